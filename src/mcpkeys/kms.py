@@ -81,7 +81,7 @@ class KekState:
     Attributes:
         exists: the KMS knows it.
         enabled: it can unwrap now.
-        newest: the version that wraps now, as `Wrap.version` spells it; None where the KMS has no versions or hides them.
+        newest: the version that wraps now, spelled as `Wrap.version`; None where the KMS has or shows no versions.
         oldest_usable: the oldest version that still unwraps; None likewise.
         detail: one line for a person (type, state, deletion date), may be empty.
     """

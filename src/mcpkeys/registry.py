@@ -77,7 +77,7 @@ def _broken(scheme: str, point: EntryPoint, exc: BaseException) -> PluginError:
 def open_kms(uri: str, *, session: Any = None) -> Kms:
     """The KEK that `uri` names. Contacts nobody. Raises `UriError`, `PluginError`, `ConfigurationError`."""
     scheme = _kms.scheme_of(uri)
-    factory = cast(KmsFactory, _load(KMS_GROUP, scheme))
+    factory = cast("KmsFactory", _load(KMS_GROUP, scheme))
     try:
         return factory(uri, session=session)
     except McpkeysError:
@@ -89,7 +89,7 @@ def open_kms(uri: str, *, session: Any = None) -> Kms:
 def open_store(uri: str, *, session: Any = None) -> Store:
     """The store that `uri` names; a plain path is `file://`. Contacts nobody. Raises as `open_kms`."""
     scheme = _store.scheme_of(uri)
-    factory = cast(StoreFactory, _load(STORE_GROUP, scheme))
+    factory = cast("StoreFactory", _load(STORE_GROUP, scheme))
     try:
         return factory(uri, session=session)
     except McpkeysError:
