@@ -1,0 +1,42 @@
+"""How bytes and times are spelled in documents: base64url without padding, RFC 3339 with milliseconds."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+from pybase64 import b64decode, b64encode_as_string
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
+
+
+def b64u(data: bytes) -> str:
+    """Base64url without padding (RFC 4648, section 5)."""
+    return b64encode_as_string(data, b"-_").rstrip("=")
+
+
+def unb64u(text: str) -> bytes:
+    """The strict inverse of `b64u`. Raises ValueError for every string that `b64u` does not produce."""
+    data = b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
+    if b64u(data) != text:
+        raise ValueError("not canonical base64url")
+    return data
+
+
+def format_ms(ms: int) -> str:
+    """Milliseconds since the epoch -> `2026-11-29T22:51:00.123Z`."""
+    moment = datetime.fromtimestamp(ms // 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+
+
+def parse_ms(text: str) -> int:
+    """The strict inverse of `format_ms`. Raises ValueError."""
+    if _TIME.fullmatch(text) is None:
+        raise ValueError("a time is spelled 2026-11-29T22:51:00.123Z")
+    moment = datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
+    return int(moment.timestamp()) * 1000 + int(text[20:23])
+
+
+def to_ms(seconds: float) -> int:
+    """Seconds since the epoch, as `time.time()` gives them -> integer milliseconds, rounded down."""
+    return int(seconds * 1000)
