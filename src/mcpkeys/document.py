@@ -31,7 +31,8 @@ from mcpkeys.keyset import (
     Signer,
     StepEvidence,
     check,
-    check_pins,
+    check_name,
+    check_signer,
     forged,
     malformed,
     signed_bytes,
@@ -70,18 +71,18 @@ def read(body: bytes, *, signers: Collection[str] = (), name: str | None = None)
         ) from None
     if document.get("schema") != SCHEMA:
         raise malformed("schema", f"expected {SCHEMA!r}: another kind of file, or written by a newer mcpkeys")
-    verify_signature(document, signers)
+    check_signer(verify_signature(document), signers)
     keyset = _Fields(document, "").keyset()
     check(keyset)
-    check_pins(keyset, name=name, signers=signers)
+    check_name(keyset, name)
     return keyset
 
 
-def verify_signature(document: Mapping[str, Any], signers: Collection[str]) -> None:
-    """Check the Ed25519 signature (RFC 8032) of a parsed document. Raises `KeysetForged` or `KeysetMalformed`.
+def verify_signature(document: Mapping[str, Any]) -> str:
+    """Check the Ed25519 signature (RFC 8032) of a parsed document by the signer that it names.
 
-    Where signers are pinned the document's own claim only selects among them: an unpinned one is told as such
-    after the signature was checked against every pinned key.
+    Returns that signer's public half, which proves nothing until it is compared with the pinned ones.
+    Raises `KeysetForged` or `KeysetMalformed`.
     """
     signer = document.get("signer")
     claimed = signer.get("public") if isinstance(signer, dict) else None
@@ -95,6 +96,7 @@ def verify_signature(document: Mapping[str, Any], signers: Collection[str]) -> N
         public.verify(unb64u(signature), signed_bytes(document))
     except (ValueError, InvalidSignature):
         raise forged("the document was edited, damaged, cut short or signed by someone else") from None
+    return claimed
 
 
 def sign(keyset: Keyset, private: Ed25519PrivateKey) -> Keyset:

@@ -392,7 +392,7 @@ def check_succession(seen: Seen, keyset: Keyset) -> None:
     """
     if keyset.generation < seen.generation:
         raise KeysetRollback(
-            f"the stored keyset is older than what was seen already: generation {keyset.generation} after {seen.generation}",
+            f"the stored keyset goes back to generation {keyset.generation} after {seen.generation} was seen",
             why="a backup was restored, or someone put back an old document",
             next="mcpkeys restore FILE signs it again above every generation seen",
         )
@@ -411,13 +411,8 @@ def check_succession(seen: Seen, keyset: Keyset) -> None:
         )
 
 
-def check_pins(keyset: Keyset, *, name: str | None, signers: Collection[str]) -> None:
-    """Refuse an authentic document of another service. Raises `KeysetMismatch`.
-
-    Args:
-        name: the pinned keyset name, or None where none is pinned.
-        signers: the pinned public halves; empty where none is pinned.
-    """
+def check_name(keyset: Keyset, name: str | None) -> None:
+    """Refuse an authentic document of another service. `name` None pins nothing. Raises `KeysetMismatch`."""
     if name is not None and keyset.name != name:
         raise KeysetMismatch(
             f"this keyset is named {keyset.name!r}, expected {name!r}",
@@ -425,11 +420,15 @@ def check_pins(keyset: Keyset, *, name: str | None, signers: Collection[str]) ->
             next="correct MCPKEYS_NAME or MCPKEYS_KEYSET",
             code="keyset-name",
         )
-    if signers and keyset.signer.public not in signers:
+
+
+def check_signer(public: str, signers: Collection[str]) -> None:
+    """Refuse a signer that is not pinned. Empty `signers` pin nothing. Raises `KeysetMismatch`."""
+    if signers and public not in signers:
         raise KeysetMismatch(
-            f"this keyset is signed by {keyset.signer.public}, which is not pinned",
+            f"this keyset is signed by {public}, which is not pinned",
             why=f"pinned: {', '.join(signers)}",
-            next="if the signer was replaced on purpose, add it to MCPKEYS_SIGNERS",
+            next="if the signer was replaced on purpose, add it to MCPKEYS_SIGNERS; otherwise someone forged it",
             code="keyset-signer",
         )
 
@@ -487,7 +486,8 @@ __all__ = [
     "Signer",
     "StepEvidence",
     "check",
-    "check_pins",
+    "check_name",
+    "check_signer",
     "check_succession",
     "differing_fields",
     "digest",
