@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TEST_WORKERS ?= 2
 PYTEST ?= $(BIN)/python -m pytest
-PIP_FLAGS := --quiet --disable-pip-version-check --require-virtualenv
+PIP_FLAGS := --quiet --quiet --disable-pip-version-check --require-virtualenv
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
