@@ -1,0 +1,267 @@
+"""The ring: what an instance holds in memory, an immutable snapshot of one verified generation.
+
+A ring is built from a keyset and its unwrapped data keys, used by the codec, and swapped whole for the next one.
+The derived keys it has opened tokens with live in it and go with it, or a burnt key would live on.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from time import time
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from mcpkeys import sdktoken, token
+from mcpkeys.encoding import b64u, unb64u
+from mcpkeys.keyset import DEFAULT_MAX_TOKEN_CHARS, Keyset, State, digest
+from mcpkeys.sdktoken import SdkRing
+
+MAX_OPENERS = 4096
+"""Derived keys a ring remembers: one per key and per process that minted. The oldest goes first."""
+
+
+class KeyUse:
+    """What the hot path notes of one key; outlives rings. Plain attributes, read later by reports and metrics.
+
+    Attributes:
+        last_mint, last_unseal: seconds since the epoch, 0.0 for never.
+        seals, unseals: counters that are exact under threads (`next` on an `itertools.count` is one step).
+    """
+
+    __slots__ = ("last_mint", "last_unseal", "seals", "unseals")
+
+    def __init__(self) -> None:
+        self.last_mint = 0.0
+        self.last_unseal = 0.0
+        self.seals = itertools.count()
+        self.unseals = itertools.count()
+
+
+def read_count(counter: itertools.count[int]) -> int:
+    """How often `next` was called on a counter that began at 0, without calling it."""
+    return int(repr(counter)[len("count(") : -1])
+
+
+class RingKey:
+    """One key of a ring: its public facts, and the key itself where it was unwrapped. No `repr` of it, no pickle."""
+
+    __slots__ = ("_xaes", "created_at", "kid", "state", "state_since", "use")
+
+    def __init__(
+        self,
+        kid: str,
+        state: State,
+        created_at: int,
+        state_since: int,
+        xaes: token.XaesKey | None,
+        use: KeyUse,
+    ) -> None:
+        self.kid = kid
+        self.state = state
+        self.created_at = created_at
+        self.state_since = state_since
+        self.use = use
+        self._xaes = xaes
+
+    @property
+    def unwrapped(self) -> bool:
+        """Whether this ring can use the key."""
+        return self._xaes is not None
+
+    def derive(self, prefix: bytes) -> AESGCM:
+        """The AES-256-GCM key for a 12-byte prefix. Raises ValueError where the key is not unwrapped."""
+        if self._xaes is None:
+            raise ValueError("this key is not unwrapped here")
+        return self._xaes.derive(prefix)
+
+    def __repr__(self) -> str:
+        return f"RingKey(kid={self.kid!r}, state={self.state!r}, unwrapped={self.unwrapped})"
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("keys are never pickled or copied")
+
+
+class Opener:
+    """A derived key by which a tag verified already: what a token's header is looked up to."""
+
+    __slots__ = ("aad", "decrypt", "use")
+
+    def __init__(self, header: str, aead: AESGCM, use: KeyUse) -> None:
+        self.aad = header.encode()
+        self.decrypt = aead.decrypt
+        self.use = use
+
+
+class Minter:
+    """What sealing needs, prepared: header, derived key, limit. One per ring and prefix."""
+
+    __slots__ = ("aad", "encrypt", "header", "kid", "max_payload", "use")
+
+    def __init__(self, header: str, kid: str, aead: AESGCM, use: KeyUse, max_payload: int) -> None:
+        self.header = header
+        self.aad = header.encode()
+        self.kid = kid
+        self.encrypt = aead.encrypt
+        self.use = use
+        self.max_payload = max_payload
+
+
+class Ring:
+    """One generation in memory.
+
+    Attributes:
+        name: the keyset's name; empty for `EnvelopeCodec.from_secrets`.
+        keyset: the verified document; None for `from_secrets`.
+        generation, digest: of that document; 0 and "".
+        keys: kid -> key, retired ones included; only `unwrapped` ones can be used.
+        minting: the kid that seals, or None where its key could not be unwrapped.
+        sdk: the SDK's own keys, for migration; or None.
+        max_token_chars: longer tokens are refused before any work.
+    """
+
+    __slots__ = ("_openers", "digest", "generation", "keys", "keyset", "max_token_chars", "minting", "name", "sdk")
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        keys: Sequence[RingKey],
+        keyset: Keyset | None = None,
+        max_token_chars: int = DEFAULT_MAX_TOKEN_CHARS,
+        sdk: SdkRing | None = None,
+    ) -> None:
+        self.name = name
+        self.keyset = keyset
+        self.generation = 0 if keyset is None else keyset.generation
+        self.digest = "" if keyset is None else digest(keyset)
+        self.keys: Mapping[str, RingKey] = {key.kid: key for key in keys}
+        self.minting = next((key.kid for key in keys if key.state == "minting" and key.unwrapped), None)
+        self.max_token_chars = max_token_chars
+        self.sdk = sdk
+        self._openers: dict[str, Opener] = {}
+
+    @classmethod
+    def from_keyset(
+        cls,
+        keyset: Keyset,
+        data_keys: Mapping[str, bytes],
+        *,
+        uses: dict[str, KeyUse] | None = None,
+        sdk: SdkRing | None = None,
+    ) -> Ring:
+        """The ring of a verified keyset and those of its data keys (32 bytes each) that were unwrapped.
+
+        `uses` carries what was noted of each key over to the new ring, and gains the new keys.
+        Raises ValueError for a data key of another length.
+        """
+        uses = {} if uses is None else uses
+        keys = [
+            RingKey(
+                key.kid,
+                key.state,
+                key.created_at,
+                key.state_since,
+                token.xaes_key(data_keys[key.kid], keyset.name) if key.kid in data_keys else None,
+                uses.setdefault(key.kid, KeyUse()),
+            )
+            for key in keyset.keys
+        ]
+        return cls(name=keyset.name, keys=keys, keyset=keyset, max_token_chars=keyset.max_token_chars, sdk=sdk)
+
+    @classmethod
+    def from_secrets(cls, keys: Sequence[bytes | bytearray | str], *, now: float) -> Ring:
+        """The ring of the SDK's raw `keys=[...]`: the first seals, all unseal.
+
+        data key = HKDF-SHA256(secret, info `mcpkeys/secret/key`, 32 bytes), kid = base64url of
+        HKDF-SHA256(secret, info `mcpkeys/secret/kid`, 9 bytes), keyset name empty. Raises as `sdktoken.secret_bytes`.
+        """
+        made: list[RingKey] = []
+        for i, secret in enumerate(sdktoken.secret_bytes(keys)):
+            data_key = HKDF(SHA256(), 32, salt=None, info=b"mcpkeys/secret/key").derive(secret)
+            kid = b64u(HKDF(SHA256(), 9, salt=None, info=b"mcpkeys/secret/kid").derive(secret))
+            state: State = "verifying" if i else "minting"
+            xaes = token.xaes_key(data_key, "")
+            made.append(RingKey(kid, state, int(now * 1000), int(now * 1000), xaes, KeyUse()))
+        return cls(name="", keys=made)
+
+    def minter(self, prefix: bytes) -> Minter | None:
+        """What sealing under a process's 12-byte prefix needs; None where this ring cannot mint."""
+        if self.minting is None:
+            return None
+        key = self.keys[self.minting]
+        limit = token.max_payload(self.max_token_chars)
+        return Minter(token.header(key.kid, prefix), key.kid, key.derive(prefix), key.use, limit)
+
+    def open(self, text: str) -> bytes | str:
+        """The payload of a token, or the reason for which it is refused.
+
+        Reasons, in the order in which they are found: `malformed`, `unknown key`, `retired key`, `malformed`
+        (the body's spelling), `seal`. Never raises, whatever the text.
+        """
+        opener = self._openers.get(text[:32])
+        if opener is None:
+            return self._open_first(text)
+        if len(text) > self.max_token_chars:
+            return "malformed"
+        sealed = token.decode_body(text)
+        if sealed is None or len(sealed) < 28:
+            return "malformed"
+        try:
+            payload = opener.decrypt(sealed[:12], sealed[12:], opener.aad)
+        except InvalidTag:
+            return "seal"
+        use = opener.use
+        use.last_unseal = time()
+        next(use.unseals)
+        return payload
+
+    def _open_first(self, text: str) -> bytes | str:
+        """As `open`, for a header that opened nothing yet: only the tag makes it known."""
+        if len(text) > self.max_token_chars:
+            return "malformed"
+        key = self.keys.get(text[4:16])
+        if key is None or not text.startswith(token.VERSION):
+            return self._refusal(text)
+        if len(text) < token.MIN_TOKEN_CHARS or not token.is_header(text[: token.HEADER_CHARS]):
+            return "malformed"
+        if key.state == "retired":
+            return "retired key"
+        if not key.unwrapped:
+            return "unknown key"
+        sealed = token.decode_body(text)
+        if sealed is None or len(sealed) < 28:
+            return "malformed"
+        header = text[: token.HEADER_CHARS]
+        opener = Opener(header, key.derive(unb64u(header[16:])), key.use)
+        try:
+            payload = opener.decrypt(sealed[:12], sealed[12:], opener.aad)
+        except InvalidTag:
+            return "seal"
+        self._remember(header, opener)
+        key.use.last_unseal = time()
+        next(key.use.unseals)
+        return payload
+
+    def _refusal(self, text: str) -> str:
+        """Why a token under no kid of this ring is refused; an SDK token is never one of ours."""
+        if len(text) < token.MIN_TOKEN_CHARS or not token.is_header(text[: token.HEADER_CHARS]):
+            return "malformed"
+        return "unknown key"
+
+    def _remember(self, header: str, opener: Opener) -> None:
+        openers = self._openers
+        if len(openers) >= MAX_OPENERS:
+            # pop with a default: another thread may have been faster.
+            oldest = next(iter(list(openers)[:1]), header)
+            openers.pop(oldest, None)
+        openers[header] = opener
+
+    def __repr__(self) -> str:
+        return f"Ring(name={self.name!r}, generation={self.generation}, keys={list(self.keys.values())})"
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("keys are never pickled or copied")
