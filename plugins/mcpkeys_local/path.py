@@ -1,0 +1,51 @@
+"""Paths in `local://` and `file://` URIs."""
+
+from __future__ import annotations
+
+import posixpath
+from urllib.parse import quote, unquote_to_bytes
+
+from mcpkeys.errors import UriError
+
+_LITERAL = "/-._~!$&'()*+,;=:@"  # RFC 3986 pchar and the slash
+
+
+def path_of(uri: str, scheme: str, example: str) -> str:
+    """The absolute path of `SCHEME:///PATH`, percent-decoded, with doubled slashes and `.` segments dropped.
+
+    Raises `UriError` for a host, a query, a fragment, a relative path, `..` (what it means depends on symbolic
+    links), a path that ends in a slash, a bad percent escape or a NUL.
+    """
+    rest = uri[len(scheme) + 3 :]
+    if not rest.startswith("/"):
+        host = rest.split("/", 1)[0]
+        why = f"{host!r} stands where a host would: the path must begin with a slash, three slashes in all"
+        raise UriError(f"{uri!r} names no absolute path", why=why, next=f"for example {example}")
+    for mark, name in (("?", "query"), ("#", "fragment")):
+        if mark in rest:
+            why = f"a {scheme}:// URI has no {name}"
+            raise UriError(f"{uri!r} cannot be read", why=why, next=f"write a literal {mark} as %{ord(mark):02X}")
+    if not _escapes_are_whole(rest):
+        raise UriError(f"{uri!r} has a percent sign without two hexadecimal digits", next="write a literal % as %25")
+    return checked(unquote_to_bytes(rest).decode("utf-8", "surrogateescape"), uri, example)
+
+
+def checked(path: str, given: str, example: str) -> str:
+    """`path` normalised, or `UriError`; `given` is what the message names."""
+    if "\0" in path:
+        raise UriError(f"{given!r} has a NUL in its path", next=f"for example {example}")
+    if path.endswith("/"):
+        raise UriError(f"{given!r} names a folder, not a file", next=f"add the file's name, for example {example}")
+    if ".." in path.split("/"):
+        raise UriError(f"{given!r} contains `..`", next="write the path without it")
+    return "/" + posixpath.normpath(path).lstrip("/")
+
+
+def uri_of(path: str, scheme: str) -> str:
+    """The canonical URI of an absolute path."""
+    return f"{scheme}://{quote(path.encode('utf-8', 'surrogateescape'), safe=_LITERAL)}"
+
+
+def _escapes_are_whole(text: str) -> bool:
+    parts = text.split("%")[1:]
+    return all(len(part) >= 2 and all(c in "0123456789abcdefABCDEF" for c in part[:2]) for part in parts)
