@@ -148,13 +148,14 @@ class Ring:
     def from_keyset(
         cls,
         keyset: Keyset,
-        data_keys: Mapping[str, bytes],
+        data_keys: Mapping[str, bytes | token.XaesKey],
         *,
         uses: dict[str, KeyUse] | None = None,
         sdk: SdkRing | None = None,
     ) -> Ring:
-        """The ring of a verified keyset and those of its data keys (32 bytes each) that were unwrapped.
+        """The ring of a verified keyset and those of its data keys that were unwrapped.
 
+        `data_keys` holds 32 bytes by kid, or what `token.xaes_key` made of them already.
         `uses` carries what was noted of each key over to the new ring, and gains the new keys.
         Raises ValueError for a data key of another length.
         """
@@ -165,7 +166,7 @@ class Ring:
                 key.state,
                 key.created_at,
                 key.state_since,
-                token.xaes_key(data_keys[key.kid], keyset.name) if key.kid in data_keys else None,
+                _xaes(data_keys.get(key.kid), keyset.name),
                 uses.setdefault(key.kid, KeyUse()),
             )
             for key in keyset.keys
@@ -265,3 +266,7 @@ class Ring:
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise TypeError("keys are never pickled or copied")
+
+
+def _xaes(key: bytes | token.XaesKey | None, name: str) -> token.XaesKey | None:
+    return token.xaes_key(key, name) if isinstance(key, bytes) else key

@@ -10,6 +10,7 @@ info `mcpkeys/mk1` 0x00 keyset name, 32 bytes). Associated data is the header's 
 
 from __future__ import annotations
 
+import hmac
 import re
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -63,6 +64,10 @@ class XaesKey:
         m1 = int.from_bytes(b"\x00\x01X\x00" + prefix, "big") ^ int.from_bytes(k1, "big")
         m2 = int.from_bytes(b"\x00\x02X\x00" + prefix, "big") ^ int.from_bytes(k1, "big")
         return AESGCM(_aes(self._key, m1.to_bytes(16, "big") + m2.to_bytes(16, "big")))
+
+    def same(self, other: XaesKey) -> bool:
+        """Whether both are one key, compared in constant time."""
+        return hmac.compare_digest(self._key, other._key)
 
     def __repr__(self) -> str:
         return "XaesKey(...)"
