@@ -264,10 +264,10 @@ def _difference(name: str, other: str) -> str | None:
     folded, other_folded = (unicodedata.normalize("NFKC", text).casefold() for text in (name, other))
     if folded == other_folded:
         return "case" if name.casefold() == other.casefold() else "the form of its characters"
-    return "one edit" if min(len(folded), len(other_folded)) >= 3 and _one_edit(folded, other_folded) else None
+    return "one edit" if min(len(folded), len(other_folded)) >= 3 and one_edit(folded, other_folded) else None
 
 
-def _one_edit(a: str, b: str) -> bool:
+def one_edit(a: str, b: str) -> bool:
     """Damerau-Levenshtein distance exactly 1: one insertion, deletion, substitution or swap of neighbours."""
     if len(a) > len(b):
         a, b = b, a
