@@ -98,7 +98,7 @@ class FileStore:
         return version_of(status, body)
 
     def reports(self, *, deadline: float) -> Iterator[Found]:
-        """Drafts, links, foreign names and what is deleted meanwhile are no reports; what cannot be read is an error."""
+        """Drafts, links, foreign names and files deleted meanwhile are no reports; an unreadable one is an error."""
         _in_time(deadline)
         try:
             names = os.listdir(self._reports)
