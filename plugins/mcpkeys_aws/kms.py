@@ -137,10 +137,13 @@ class AwsKms:
         )
 
     def _need_own(self, wrap: Wrap) -> None:
+        why = ""
         if identity(wrap.kek) != identity(self.uri):
-            raise UnwrapRefused(f"{self.uri} did not wrap this key", why=f"it was wrapped by {wrap.kek[:300]}")
-        if not 1 <= len(wrap.blob) <= operations.MAX_BLOB_BYTES:
-            raise UnwrapRefused(f"{self.uri} did not wrap this key", why="no AWS ciphertext has this length")
+            why = f"it was wrapped by {wrap.kek[:300]!r}"
+        elif not 1 <= len(wrap.blob) <= operations.MAX_BLOB_BYTES:
+            why = "no AWS ciphertext has this length"
+        if why:
+            raise UnwrapRefused(f"{self.uri} did not wrap this key", why=why, next=_INTACT)
 
     def _absent(self) -> KekUnusable:
         return KekUnusable(
@@ -171,7 +174,7 @@ class AwsKms:
             return UnwrapRefused(
                 f"{self.uri} does not open this wrapped key",
                 why=f"it was wrapped by another key, under another keyset, kid or purpose, or altered ({name})",
-                next="mcpkeys verify checks the keyset; mcpkeys restore brings back an intact one",
+                next=_INTACT,
             )
         if name == "NotFoundException":
             return self._absent()
@@ -185,6 +188,7 @@ def _not_here(region: str) -> str:
     return f"AWS knows no such key in {region}, or not for this account"
 
 
+_INTACT = "mcpkeys verify checks the keyset; mcpkeys restore brings back an intact one"
 _PROXY = "check HTTPS_PROXY, NO_PROXY and AWS_ENDPOINT_URL"
 _NEW_KEY = "name a symmetric encryption key of your own: aws kms create-key"
 _STATE_STEP = "aws kms describe-key tells its state; enable it, or cancel its deletion"

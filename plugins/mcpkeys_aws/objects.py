@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -11,7 +13,9 @@ from typing import Any, Final
 from mcpkeys.store import Found
 from mcpkeys_aws.failures import answer_of
 
-MUST_NOT_EXIST: Final = "*"
+Condition = Mapping[str, str]
+"""Of a PutObject: IfMatch, IfNoneMatch, or neither."""
+_ETAG = re.compile(r'(?:W/)?"[!#-~]+"')
 _NO_ETAG = '"00000000000000000000000000000000"'
 
 
@@ -59,16 +63,23 @@ def get(bucket: str, key: str, known: str | None, limit: int, client: Any) -> Fo
     return Found(b"".join(chunks), _text(answer["ETag"]), answer["LastModified"].timestamp())
 
 
-def put(bucket: str, key: str, body: bytes, expected: str | None, client: Any) -> Put:
-    """Write the object: if its ETag is `expected`, if there is none (`MUST_NOT_EXIST`), or in any case (None)."""
-    condition = {}
-    if expected is not None:
-        condition = {"IfNoneMatch": "*"} if expected == MUST_NOT_EXIST else {"IfMatch": expected}
+def must_be(version: str | None) -> Condition:
+    """The condition that the stored version is this one; None: that nothing is stored.
+
+    A version that S3 never gave out becomes an ETag that no object has: sent as it is, `*` would match any.
+    """
+    if version is None:
+        return {"IfNoneMatch": "*"}
+    return {"IfMatch": version if _ETAG.fullmatch(version) else _NO_ETAG}
+
+
+def put(bucket: str, key: str, body: bytes, condition: Condition, client: Any) -> Put:
+    """Write the object if the condition holds (an empty one always does)."""
     try:
         answer = client.put_object(Bucket=bucket, Key=key, Body=body, ContentType="application/json", **condition)
     except Exception as exc:
         status, code = answer_of(exc)
-        if status == 412 or (status == 404 and code != "NoSuchBucket" and expected is not None):
+        if status == 412 or (status == 404 and code != "NoSuchBucket" and condition):
             return Put(None, lost=True)
         if status == 409 and code == "ConditionalRequestConflict":
             return Put(None)
@@ -110,8 +121,10 @@ def honours_conditions(bucket: str, key: str, client: Any) -> bool:
     """Whether the server refuses a second creation (If-None-Match) and a write over another ETag (If-Match)."""
     body = secrets.token_urlsafe(12).encode()  # a text of its own, so that two operators' tests do not look alike
     try:
-        put(bucket, key, body, MUST_NOT_EXIST, client)  # refused where an earlier test left the object: as good
-        honoured = not any(put(bucket, key, body, condition, client).etag for condition in (MUST_NOT_EXIST, _NO_ETAG))
+        put(bucket, key, body, must_be(None), client)  # refused where an earlier test left the object: as good
+        honoured = not any(
+            put(bucket, key, body, condition, client).etag for condition in (must_be(None), must_be(_NO_ETAG))
+        )
     except Exception as exc:
         if answer_of(exc)[1] in ("NotImplemented", "501"):
             return False

@@ -96,7 +96,7 @@ class S3Store:
         while True:
             # Part of the time is kept for reading back.
             limit = deadline - (deadline - time.monotonic()) * (1 - _PUT_SHARE)
-            work = partial(objects.put, self._bucket, self._key, body, expected or objects.MUST_NOT_EXIST)
+            work = partial(objects.put, self._bucket, self._key, body, objects.must_be(expected))
             try:
                 put = self._calls.call("s3:PutObject", work, limit)
             except StoreUnreachable as exc:
@@ -137,9 +137,7 @@ class S3Store:
 
     def put_report(self, instance: str, body: bytes, *, deadline: float) -> None:
         """PutObject under the reports' prefix. Raises `StoreDenied`, `StoreUnreachable`, `ValueError` (instance)."""
-        self._calls.call(
-            "s3:PutObject", partial(objects.put, self._bucket, self._report(instance), body, None), deadline
-        )
+        self._calls.call("s3:PutObject", partial(objects.put, self._bucket, self._report(instance), body, {}), deadline)
 
     def delete_report(self, instance: str, *, deadline: float) -> None:
         """DeleteObject; S3 does not mind one that is not there."""

@@ -11,9 +11,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import pytest
+from servers.aws_faults import FaultyProxy
 
 REGION = "eu-central-1"
 _SERVE = """
@@ -28,10 +30,10 @@ sys.stdin.read()  # ends with the process that started this one, however that en
 
 @dataclass(frozen=True)
 class Moto:
-    """A running moto server: its address, the environment that leads boto3 to it, and a session for the test's own use."""
+    """A running moto server: its address, the environment that leads boto3 to it, clients for the test's own use."""
 
     port: int
-    environ: dict[str, str] = field(init=False)
+    environ: dict[str, str] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         environ = {
@@ -49,6 +51,7 @@ class Moto:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @cache  # noqa: B019 - one server a session
     def client(self, service: str, region: str = REGION) -> Any:
         import boto3
 
@@ -103,3 +106,12 @@ def aws(moto: Moto, monkeypatch: pytest.MonkeyPatch) -> Moto:
     for name, value in moto.environ.items():
         monkeypatch.setenv(name, value)
     return moto
+
+
+@pytest.fixture
+def faulty(aws: Moto, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """A proxy in front of the server that can be told to fail; boto3 finds it in the server's place."""
+    proxy = FaultyProxy(aws.port)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+    yield proxy
+    proxy.close()

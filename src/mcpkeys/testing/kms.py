@@ -484,10 +484,8 @@ class KmsContract:
         assert "\n" not in told, "an error is one line"
         hidden = [key, *self.secrets()] if len(key) >= 12 else list(self.secrets())
         assert not leaked(told, hidden), "the message shows a key or a credential"
-        encoded = base64.b64encode(wrap.blob).decode()
-        assert len(wrap.blob) < 8 or (encoded[:16] not in told and repr(wrap.blob)[2:18] not in told), (
-            "the message shows a blob"
-        )
+        secret_half = wrap.blob[len(wrap.blob) // 2 :]  # the front may be the KEK's name, as in a blob of AWS
+        assert not leaked(told, [secret_half]), "the message shows a blob"
 
     # Threads, processes, closing.
 

@@ -1,0 +1,3 @@
+from servers.moto import aws, faulty, moto
+
+__all__ = ["aws", "faulty", "moto"]
