@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from mcpkeys_aws.kms import AwsKms
 from servers.aws_faults import FaultyProxy, answering, kms_error, slow
 from servers.moto import Moto
 
 from mcpkeys.errors import KekUnusable, KmsDenied, UnwrapRefused
 from mcpkeys.kms import Kms
 from mcpkeys.testing import KmsContract
+from mcpkeys_aws.kms import AwsKms
 
 TOKEN = "FwoGZXIvYXdzE" + os.urandom(24).hex()
 

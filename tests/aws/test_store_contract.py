@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from mcpkeys_aws.store import S3Store
 from servers.aws_faults import FaultyProxy, Reply, answering, reply_lost, s3_error, slow
 from servers.moto import Moto
 
@@ -15,6 +14,7 @@ from mcpkeys.errors import Conflict
 from mcpkeys.store import Store
 from mcpkeys.testing import StoreContract
 from mcpkeys.testing.store import a_body
+from mcpkeys_aws.store import S3Store
 
 TOKEN = "FwoGZXIvYXdzE" + os.urandom(24).hex()
 

@@ -4,9 +4,9 @@ import os
 from contextlib import contextmanager
 
 import pytest
-from mcpkeys_local.store import FileStore
 
 from mcpkeys.testing import StoreContract
+from mcpkeys_local.store import FileStore
 
 
 class TestFileStore(StoreContract):

@@ -5,10 +5,10 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from mcpkeys_local.kekfile import create_kek
-from mcpkeys_local.kms import LocalKms
 
 from mcpkeys.testing import KmsContract
+from mcpkeys_local.kekfile import create_kek
+from mcpkeys_local.kms import LocalKms
 
 
 class TestLocalKms(KmsContract):
