@@ -1,0 +1,390 @@
+"""`EnvelopeCodec`: what a server hands to `RequestStateSecurity(codec=...)`.
+
+`seal` and `unseal` work on the current ring and minter, plain attributes that the refresher swaps whole. No I/O, no
+lock, no KMS on the caller's thread. Source of the contract: `mcp.server.request_state.RequestStateCodec`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import os
+import signal
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from time import time
+from types import FrameType, TracebackType
+from typing import Any, Literal, Self
+
+from mcp.server.request_state import InvalidRequestState
+from pybase64 import b64encode_as_string
+
+from mcpkeys import registry, store
+from mcpkeys.clock import Clock, SystemClock
+from mcpkeys.errors import CannotSeal, SettingError
+from mcpkeys.instance import Instance
+from mcpkeys.keks import Keks
+from mcpkeys.loading import Loader, Pins
+from mcpkeys.refresh import Refresher
+from mcpkeys.ring import Minter, Ring, read_count
+from mcpkeys.sdktoken import SdkRing
+from mcpkeys.settings import load_settings
+from mcpkeys.token import URLSAFE
+
+SEALS_PER_PREFIX = 1 << 32
+"""A process draws a new prefix after this many seals: random 96-bit nonces stay far from their bound."""
+_TTL_SAMPLE = 63
+REASONS = ("malformed", "unknown key", "seal", "retired key", "stale ring")
+
+_open: weakref.WeakSet[EnvelopeCodec] = weakref.WeakSet()
+
+
+class EnvelopeCodec:
+    """Seals and unseals request state under the keyset's data keys.
+
+    A context manager; thread-safe and fork-safe. Made by `open` (a keyset under KMS keys) or `from_secrets`.
+    Never shows key bytes in `repr`, and is never pickled or copied.
+    """
+
+    def __init__(self, ring: Ring, *, instance: Instance, clock: Clock | None = None) -> None:
+        """Not for callers: `open` and `from_secrets` are the constructors."""
+        self._clock = clock or SystemClock()
+        self._instance = instance
+        self._refresher: Refresher | None = None
+        self._inline = False
+        self._mint_sdk = False
+        self._closed = False
+        self._refusals = {reason: itertools.count() for reason in REASONS}
+        self._seals = itertools.count()
+        self._use(ring)
+
+    # --- constructors ---------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        name: str | None = None,
+        *,
+        keyset: str | None = None,
+        keks: Sequence[str] | None = None,
+        signers: Sequence[str] | None = None,
+        min_generation: int | None = None,
+        instance: str | None = None,
+        refresh: Literal["thread", "inline"] = "thread",
+        sdk_keys: Sequence[bytes | bytearray | str] = (),
+        mint: Literal["mk1", "sdk"] = "mk1",
+        sessions: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Load the keyset, unwrap its live keys, join the fleet, and keep the ring current.
+
+        Args:
+            name: the keyset's name; None here and below: from `MCPKEYS_*` or the file of `MCPKEYS_CONFIG`.
+            keyset: the keyset's URI.
+            keks: the pinned KEKs' URIs, nearest first.
+            signers: the pinned signers, `ed25519:` + 43 characters each.
+            min_generation: no older document is accepted.
+            instance: a label for people; the host's or pod's name by default.
+            refresh: `thread`, or `inline` for functions that are frozen between calls: an overdue ring costs the
+                next call one bounded refresh.
+            sdk_keys: the SDK's raw `keys=[...]` to verify meanwhile (migration).
+            mint: `sdk` mints the SDK's tokens under `sdk_keys[0]` (first phase of a migration).
+            sessions: by scheme, for callers that bring their own credentials: `{"awskms": boto3.Session(), ...}`.
+
+        Raises:
+            SettingError, UriError, PluginError: the configuration is incomplete or wrong.
+            KeysetError, NotFound: the document is missing or must not be used.
+            KmsUnreachable, KmsDenied, KekUnusable, UnwrapRefused, KeysetLocked: a live key was not unwrapped within
+                10 seconds (60 while the KMS throttles).
+            StoreUnreachable, StoreDenied: the store cannot be read, or the report not written.
+        """
+        if refresh not in ("thread", "inline"):
+            raise SettingError("refresh is 'thread' or 'inline'", why=f"got {refresh!r}")
+        if mint not in ("mk1", "sdk") or (mint == "sdk" and not sdk_keys):
+            raise SettingError("mint is 'mk1', or 'sdk' together with sdk_keys", why=f"got {mint!r}")
+        settings = load_settings(
+            name=name, keyset=keyset, keks=keks, signers=signers, min_generation=min_generation, instance=instance
+        )
+        sessions = sessions or {}
+        opened = registry.open_store(settings.keyset, session=sessions.get(store.scheme_of(settings.keyset)))
+        loader = Loader(
+            opened,
+            Keks.open(settings.keks, sessions=sessions),
+            Pins(settings.name, tuple(settings.signers), settings.min_generation or 0),
+            sdk=SdkRing(sdk_keys) if sdk_keys else None,
+        )
+        return cls._begin(loader, Instance(settings.instance), inline=refresh == "inline", mint_sdk=mint == "sdk")
+
+    @classmethod
+    def _begin(cls, loader: Loader, instance: Instance, *, inline: bool, mint_sdk: bool) -> Self:
+        codec = cls.__new__(cls)
+        refresher = Refresher(loader, instance, lambda ring: codec._use(ring))
+        codec._clock = SystemClock()
+        codec._instance = instance
+        codec._refresher = refresher
+        codec._inline = inline
+        codec._mint_sdk = mint_sdk
+        codec._closed = False
+        codec._refusals = {reason: itertools.count() for reason in REASONS}
+        codec._seals = itertools.count()
+        try:
+            refresher.begin()
+        except BaseException:
+            loader.close()
+            raise
+        _open.add(codec)
+        _say_farewell_on_sigterm()
+        if not inline:
+            refresher.start()
+        return codec
+
+    @classmethod
+    def from_secrets(cls, keys: Sequence[bytes | bytearray | str]) -> Self:
+        """A codec over the SDK's raw `keys=[...]`: the first seals, all unseal. No keyset, no KMS, no refresh.
+
+        Raises:
+            TypeError: a key is neither bytes, bytearray nor str.
+            ValueError: no key, one shorter than 32 bytes, or one twice.
+        """
+        codec = cls(Ring.from_secrets(keys, now=time()), instance=Instance(""))
+        _open.add(codec)
+        return codec
+
+    def _use(self, ring: Ring) -> None:
+        # Prepared first, then swapped by one assignment each; verifying comes before minting, here as in a rotation.
+        minter = ring.minter(self._instance.prefix)
+        self._ring = ring
+        self._minter: Minter | None = minter
+
+    # --- the codec ------------------------------------------------------------------------------------------
+
+    def seal(self, payload: bytes) -> str:
+        """An opaque token of 32 + ceil((28 + len(payload)) * 4 / 3) characters.
+
+        Raises:
+            CannotSeal: the ring is stale, has no minting key, or the token would be longer than `unseal` accepts.
+        """
+        refresher = self._refresher
+        if refresher is not None and (self._inline or refresher.freshness.max_stale is not None):
+            self._look(refresher, sealing=True)
+        minter = self._minter
+        if minter is None:
+            raise _no_minter(self._closed)
+        if len(payload) > minter.max_payload:
+            raise CannotSeal(
+                f"a state of {len(payload):,} bytes does not fit into a token",
+                why=f"the keyset's max_token_chars allows {minter.max_payload:,}",
+                next="keep large state on the server and put its id into requestState",
+                code="payload-too-long",
+            )
+        count = next(self._seals)
+        if not count & _TTL_SAMPLE or self._instance.sample_ttl:
+            self._bookkeeping(count, payload)
+            minter = self._minter or minter
+        if self._mint_sdk:
+            assert self._ring.sdk is not None
+            return self._ring.sdk.seal(payload)
+        use = minter.use
+        use.last_mint = time()
+        next(use.seals)
+        nonce = os.urandom(12)
+        return minter.header + b64encode_as_string(
+            nonce + minter.encrypt(nonce, payload, minter.aad), URLSAFE
+        ).rstrip("=")
+
+    def unseal(self, token: str) -> bytes:
+        """The payload of a token that some instance of this keyset sealed, unmodified.
+
+        Raises:
+            InvalidRequestState: `malformed`, `unknown key`, `seal`, `retired key` or `stale ring`; nothing else,
+                for any string.
+        """
+        refresher = self._refresher
+        if refresher is not None and (self._inline or refresher.freshness.max_stale is not None):
+            self._look(refresher, sealing=False)
+        ring = self._ring
+        opened = ring.open(token)
+        if opened.__class__ is bytes:
+            return opened  # type: ignore[return-value]
+        return self._refuse(token, ring, opened)  # type: ignore[arg-type]
+
+    def _refuse(self, token: str, ring: Ring, reason: str) -> bytes:
+        sdk = ring.sdk
+        if sdk is not None and reason == "malformed" and token.startswith("v1."):
+            if len(token) <= ring.max_token_chars:
+                opened = sdk.open(token)
+                if isinstance(opened, bytes):
+                    return opened
+                reason = opened
+        elif reason == "unknown key" and self._refresher is not None:
+            self._refresher.poke()
+        next(self._refusals[reason])
+        raise InvalidRequestState("stale ring" if self._closed else reason)
+
+    def _look(self, refresher: Refresher, *, sealing: bool) -> None:
+        """What only some deployments need before each token: an inline refresh, the limit of staleness."""
+        if self._inline:
+            refresher.inline()
+        left = refresher.freshness.left(self._clock)
+        if left is not None and left <= 0:
+            if sealing:
+                raise CannotSeal(
+                    "the ring is stale",
+                    why=f"the last good refresh began {refresher.freshness.age(self._clock):,.0f} s ago, "
+                    f"max_stale is {refresher.freshness.max_stale:,.0f} s",
+                    next="bring the store back; mcpkeys status tells what this instance last said",
+                    code="stale-ring",
+                )
+            next(self._refusals["stale ring"])
+            raise InvalidRequestState("stale ring")
+
+    def _bookkeeping(self, count: int, payload: bytes) -> None:
+        """Off the fast path: the observed ttl, and a new prefix in good time."""
+        self._instance.observe_ttl(payload)
+        if count and count % SEALS_PER_PREFIX == 0:
+            self._instance.new_prefix()
+            self._use(self._ring)
+
+    # --- state ------------------------------------------------------------------------------------------------
+
+    @property
+    def ring(self) -> Ring:
+        """The current ring: an immutable snapshot, also what `inspect_token` takes."""
+        return self._ring
+
+    @property
+    def seals(self) -> int:
+        """Tokens minted so far by this process."""
+        return read_count(self._seals)
+
+    @property
+    def refusals(self) -> dict[str, int]:
+        """Refused tokens by reason."""
+        return {reason: read_count(count) for reason, count in self._refusals.items()}
+
+    def ready(self) -> bool:
+        """Whether this instance can mint and verify now. For a readiness endpoint: no I/O, never calls a KMS."""
+        refresher = self._refresher
+        if self._closed or self._minter is None:
+            return False
+        left = None if refresher is None else refresher.freshness.left(self._clock)
+        return left is None or left > 0
+
+    def status(self) -> dict[str, Any]:
+        """What this instance holds, as JSON values; no secrets. Times are seconds since the epoch, ages seconds."""
+        ring, refresher, keyset = self._ring, self._refresher, self._ring.keyset
+        error = None if refresher is None else refresher.last_error
+        return {
+            "keyset": ring.name,
+            "audience": None if keyset is None else keyset.audience,
+            "ttl_seconds": None if keyset is None else keyset.ttl_seconds,
+            "generation": ring.generation,
+            "digest": ring.digest,
+            "instance": {"id": self._instance.id, "label": self._instance.label, "pid": self._instance.pid},
+            "ready": self.ready(),
+            "mints": ring.minting,
+            "keys": [
+                {
+                    "kid": key.kid,
+                    "state": key.state,
+                    "unwrapped": key.unwrapped,
+                    "last_mint": key.use.last_mint or None,
+                    "last_unseal": key.use.last_unseal or None,
+                    "seals": read_count(key.use.seals),
+                    "unseals": read_count(key.use.unseals),
+                }
+                for key in ring.keys.values()
+            ],
+            "refusals": self.refusals,
+            "refresh": None
+            if refresher is None
+            else {
+                "mode": "inline" if self._inline else "thread",
+                "successes": refresher.successes,
+                "failures": refresher.failures,
+                "error": None if error is None else {"code": error.code, "message": error.what},
+                "age_seconds": refresher.freshness.age(self._clock),
+                "stale_in_seconds": refresher.freshness.left(self._clock),
+            },
+        }
+
+    # --- life and death -----------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Say farewell, stop refreshing, drop the keys. Idempotent; afterwards nothing is minted or verified."""
+        if self._closed:
+            return
+        self._closed = True
+        _open.discard(self)
+        if self._refresher is not None:
+            self._refresher.stop()
+        self._minter = None
+        self._ring = Ring(name=self._ring.name, keys=(), max_token_chars=self._ring.max_token_chars)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"EnvelopeCodec(keyset={self._ring.name!r}, generation={self._ring.generation})"
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("a codec holds keys and is never pickled or copied")
+
+    def _after_fork(self) -> None:
+        if self._refresher is not None:
+            self._refresher.after_fork()
+        else:
+            self._instance.redraw()
+        self._seals = itertools.count()
+        self._use(self._ring)
+        if self._refresher is not None and not self._inline:
+            self._refresher.start()
+
+
+def _no_minter(closed: bool) -> CannotSeal:
+    return CannotSeal(
+        "this codec is closed" if closed else "this instance has no minting key",
+        why="" if closed else "the keyset's minting key could not be unwrapped here",
+        next="" if closed else "mcpkeys doctor --as-server tells why",
+        code="closed" if closed else "no-minting-key",
+    )
+
+
+def _after_fork_in_child() -> None:
+    for codec in list(_open):
+        codec._after_fork()
+
+
+def _close_all() -> None:
+    for codec in list(_open):
+        codec.close()
+
+
+def _say_farewell_on_sigterm() -> None:
+    """Where nobody handles SIGTERM, say farewell first and then die of it, as the default would.
+
+    A server such as uvicorn puts its own handler in place while it runs and raises the signal again afterwards,
+    with the former handler restored: this one.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        # On another thread: the main one may hold any lock at this moment.
+        closing = threading.Thread(target=_close_all, daemon=True)
+        closing.start()
+        closing.join(3.0)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, handler)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_close_all)
