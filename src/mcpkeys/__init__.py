@@ -17,7 +17,7 @@ _HOME = {
     "EnvelopeCodec": "mcpkeys.codec",
 }
 
-__all__ = ["EnvelopeCodec", "__version__"]  # noqa: PLE0604
+__all__ = ["EnvelopeCodec", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -104,16 +104,18 @@ class EnvelopeCodec:
             raise SettingError("mint is 'mk1', or 'sdk' together with sdk_keys", why=f"got {mint!r}")
         settings = load_settings(
             name=name, keyset=keyset, keks=keks, signers=signers, min_generation=min_generation, instance=instance
-        )
+        ).require()
         sessions = sessions or {}
         opened = registry.open_store(settings.keyset, session=sessions.get(store.scheme_of(settings.keyset)))
         loader = Loader(
             opened,
             Keks.open(settings.keks, sessions=sessions),
-            Pins(settings.name, tuple(settings.signers), settings.min_generation or 0),
+            Pins(settings.name, settings.signers, settings.min_generation),
             sdk=SdkRing(sdk_keys) if sdk_keys else None,
         )
-        return cls._begin(loader, Instance(settings.instance), inline=refresh == "inline", mint_sdk=mint == "sdk")
+        return cls._begin(
+            loader, Instance(settings.instance or None), inline=refresh == "inline", mint_sdk=mint == "sdk"
+        )
 
     @classmethod
     def _begin(cls, loader: Loader, instance: Instance, *, inline: bool, mint_sdk: bool) -> Self:
@@ -188,9 +190,9 @@ class EnvelopeCodec:
         use.last_mint = time()
         next(use.seals)
         nonce = os.urandom(12)
-        return minter.header + b64encode_as_string(
-            nonce + minter.encrypt(nonce, payload, minter.aad), URLSAFE
-        ).rstrip("=")
+        return minter.header + b64encode_as_string(nonce + minter.encrypt(nonce, payload, minter.aad), URLSAFE).rstrip(
+            "="
+        )
 
     def unseal(self, token: str) -> bytes:
         """The payload of a token that some instance of this keyset sealed, unmodified.
@@ -205,7 +207,7 @@ class EnvelopeCodec:
         ring = self._ring
         opened = ring.open(token)
         if opened.__class__ is bytes:
-            return opened  # type: ignore[return-value]
+            return opened
         return self._refuse(token, ring, opened)  # type: ignore[arg-type]
 
     def _refuse(self, token: str, ring: Ring, reason: str) -> bytes:
@@ -371,7 +373,10 @@ def _say_farewell_on_sigterm() -> None:
     A server such as uvicorn puts its own handler in place while it runs and raises the signal again afterwards,
     with the former handler restored: this one.
     """
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
         return
 
     def handler(number: int, frame: FrameType | None) -> None:

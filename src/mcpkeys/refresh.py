@@ -189,7 +189,9 @@ class Refresher:
         if ring.keyset.evidence == "reports":
             self._write_report("serving", ring, ring.name, started)
 
-    def _write_report(self, state: ReportState, ring: Ring | None, name: str, started: float, seconds: float = WRITE_SECONDS) -> None:
+    def _write_report(
+        self, state: ReportState, ring: Ring | None, name: str, started: float, seconds: float = WRITE_SECONDS
+    ) -> None:
         key = self.loader.report_key
         if key is None:
             raise KmsUnreachable("the report key is not unwrapped, so nothing can be reported")
@@ -231,7 +233,7 @@ class Refresher:
             self.instance.canary[uri] = Canary(to_ms(self._clock.time()), ok)
             if not ok and (before is None or before.ok):
                 logger.warning(
-                    "the KEK %s no longer opens this keyset's minting key; running servers go on, new ones may not start",
+                    "the KEK %s no longer opens the minting key; running servers go on, new ones may not start",
                     uri, extra={"event": "canary.failed"},
                 )  # fmt: skip
         self._plan_canary()
