@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from mcpkeys_vault.kms import VaultKms
 from servers.fault_proxy import FaultProxy
 from servers.openbao import Bao
 
 from mcpkeys.kms import Kms
 from mcpkeys.testing import KmsContract
+from mcpkeys_vault.kms import VaultKms
 
 GARBAGE = [b"<html>", b"[]", b'{"data": {"plaintext": 7, "ciphertext": "x"}}', b'{"data": {"plaintext": "!!!"}}', b"{}"]
 

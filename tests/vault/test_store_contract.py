@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from mcpkeys_vault.document import pack
-from mcpkeys_vault.store import VaultKvStore
 from servers.fault_proxy import Answer, FaultProxy, Request
 from servers.openbao import Bao
 
 from mcpkeys.store import Store
 from mcpkeys.testing import StoreContract
+from mcpkeys_vault.document import pack
+from mcpkeys_vault.store import VaultKvStore
 
 
 class TestVaultKvStore(StoreContract):
