@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -18,10 +19,9 @@ _LONGEST_PAUSE = 0.05
 def writer_lock(path: str, deadline: float) -> Iterator[None]:
     """Hold `path` exclusively among processes and threads. Raises OSError, or `StoreUnreachable` at the deadline.
 
-    The file stays when the lock is released: removing it would let two writers hold two files of one name. It is
-    writable by its owner and group only, so that whoever may just read the keyset cannot hold up its writers.
+    The file stays when the lock is released: removing it would let two writers hold two files of one name.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o660)
+    fd = _open(path)
     try:
         _acquire(fd, path, deadline)
         try:
@@ -31,6 +31,27 @@ def writer_lock(path: str, deadline: float) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_UN)
     finally:
         os.close(fd)
+
+
+def _open(path: str) -> int:
+    """The lock file opened: its owner's alone, or its folder's group's where that group may write the folder.
+
+    Whoever may just read the keyset cannot open it, and so cannot hold up its writers.
+    """
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags)
+        try:
+            fd = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            continue
+        with contextlib.suppress(OSError):
+            folder = os.stat(os.path.dirname(path))
+            if folder.st_mode & 0o020:
+                os.fchown(fd, -1, folder.st_gid)
+                os.fchmod(fd, 0o660)
+        return fd
 
 
 def _acquire(fd: int, path: str, deadline: float) -> None:

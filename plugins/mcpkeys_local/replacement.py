@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pwd
 import secrets
 import stat
 import time
@@ -129,11 +130,19 @@ def _keep_rights(fd: int, path: str, old: os.stat_result) -> None:
 
 
 def _keep_group(fd: int, path: str, old: os.stat_result) -> None:
-    """Operators who share a group may each own the file in turn, if the old owner can still read it."""
+    """Operators who share a group may each own the file in turn, as long as the old owner can still read it."""
     try:
         os.fchown(fd, -1, old.st_gid)
-        kept = bool(old.st_mode & 0o044)
+        by_group = bool(old.st_mode & 0o040) and _is_member(old.st_uid, old.st_gid)
     except PermissionError:
-        kept = bool(old.st_mode & 0o004)
-    if not kept:
-        raise OwnerLost(errno.EPERM, f"its owner {old.st_uid} could no longer read it", path)
+        by_group = False
+    if not by_group and not old.st_mode & 0o004:
+        raise OwnerLost(errno.EPERM, f"its owner, user {old.st_uid}, could no longer read it", path)
+
+
+def _is_member(user: int, group: int) -> bool:
+    try:
+        entry = pwd.getpwuid(user)
+    except KeyError:
+        return False
+    return group in os.getgrouplist(entry.pw_name, entry.pw_gid)
