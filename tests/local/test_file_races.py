@@ -7,9 +7,9 @@ import signal
 import time
 
 import pytest
-from mcpkeys_local.store import FileStore
 
 from mcpkeys.errors import Conflict
+from mcpkeys_local.store import FileStore
 
 
 def writer(path, writes, report):

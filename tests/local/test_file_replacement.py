@@ -10,10 +10,10 @@ import sys
 import time
 
 import pytest
-from mcpkeys_local.store import FileStore
 
 from mcpkeys.errors import ConfigurationError, Conflict, NotFound, StoreDenied, StoreUnreachable
 from mcpkeys.testing.child import in_child
+from mcpkeys_local.store import FileStore
 
 SYSCALLS = ("open", "write", "fsync", "fchmod", "fchown", "utime", "replace", "close", "unlink", "scandir", "fstat")
 OLD = b'{"old":"' + os.urandom(3000).hex().encode() + b'"}'

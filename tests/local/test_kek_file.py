@@ -6,13 +6,13 @@ import threading
 import time
 
 import pytest
-from mcpkeys_local.kekfile import create_kek, read_kek, version_of
-from mcpkeys_local.kms import LocalKms
 
 from mcpkeys.errors import ConfigurationError, KekUnusable, KmsDenied, UnwrapRefused
 from mcpkeys.kms import WrapContext
 from mcpkeys.testing.child import in_child
 from mcpkeys.testing.leaks import leaked, shown
+from mcpkeys_local.kekfile import create_kek, read_kek, version_of
+from mcpkeys_local.kms import LocalKms
 
 CONTEXT = WrapContext("seal", "fleet", "AbCdEfGhIjKl")
 

@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mcpkeys_local.kms import LocalKms
-from mcpkeys_local.store import FileStore
 
 from mcpkeys.errors import UriError
+from mcpkeys_local.kms import LocalKms
+from mcpkeys_local.store import FileStore
 
 
 @pytest.mark.parametrize(
