@@ -1,0 +1,5 @@
+"""`python -m mcpkeys_cli`."""
+
+from mcpkeys_cli.main import run
+
+run()

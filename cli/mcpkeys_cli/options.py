@@ -1,0 +1,121 @@
+"""Options that several commands share, and what they open: settings, pins, an author."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mcpkeys.errors import SettingError
+
+if TYPE_CHECKING:
+    from mcpkeys.authoring import Author
+    from mcpkeys.settings import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+_DURATION = re.compile(r"(\d{1,9})(ms|s|m|min|h|d)?")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+class Duration(click.ParamType[float]):
+    """`90`, `90s`, `15m`, `24h`, `30d`: float seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        match = _DURATION.fullmatch(str(value).strip())
+        if match is None:
+            self.fail(f"{value!r} is not a duration; for example 90s, 15m, 24h or 30d", param, ctx)
+        return int(match[1]) * _SECONDS[match[2] or "s"]
+
+
+DURATION = Duration()
+
+
+def output_option(command: F) -> F:
+    """`--output text|json`."""
+    return click.option(
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="For a person or a program.",
+    )(command)
+
+
+def keyset_options(command: F) -> F:
+    """`--config --name --keyset --kek --signer`: where the keyset is and what is pinned."""
+    for option in (
+        click.option(
+            "--signer", "signers", multiple=True, metavar="ed25519:...", help="Pinned signer; default MCPKEYS_SIGNERS."
+        ),
+        click.option(
+            "--kek", "keks", multiple=True, metavar="URI", help="Pinned KEK, nearest first; default MCPKEYS_KEKS."
+        ),
+        click.option("--keyset", metavar="URI", help="The keyset's place; default MCPKEYS_KEYSET."),
+        click.option("--name", metavar="NAME", help="The keyset's name; default MCPKEYS_NAME."),
+        click.option(
+            "--config",
+            type=click.Path(dir_okay=False),
+            metavar="FILE",
+            help="TOML file of settings; default MCPKEYS_CONFIG.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def settings_of(given: dict[str, Any], *required: str) -> Settings:
+    """The settings that options, environment and file make; the fields named must be there. Raises `SettingError`."""
+    from mcpkeys.settings import load_settings
+
+    settings = load_settings(
+        name=given.get("name"),
+        keyset=given.get("keyset"),
+        keks=given.get("keks") or None,
+        signers=given.get("signers") or None,
+        config=given.get("config"),
+    )
+    return settings.require(*required) if required else settings
+
+
+@contextmanager
+def author_of(given: dict[str, Any], *, skip: tuple[str, ...] = ()) -> Iterator[Author]:
+    """An author under the same pins as a server has. Everything must be pinned: name, keyset, keks, signers."""
+    from mcpkeys import registry
+    from mcpkeys.authoring import Author
+    from mcpkeys.keks import Keks
+    from mcpkeys.loading import Pins
+
+    settings = settings_of(given).require()
+    author = Author(
+        registry.open_store(settings.keyset),
+        Keks.open(settings.keks),
+        Pins(settings.name, settings.signers, settings.min_generation),
+        skip=skip,
+    )
+    try:
+        yield author
+    finally:
+        author.close()
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before a change, on stderr; no prompt where stdin is no terminal. Raises `SettingError`, `click.Abort`."""
+    import sys
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise SettingError(
+            "this asks before it changes anything, and stdin is no terminal",
+            next="add --yes once the plan (--dry-run) is what you want",
+            code="confirmation-needed",
+        )
+    if not click.confirm(question, default=False, err=True):
+        raise click.Abort
