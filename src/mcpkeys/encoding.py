@@ -17,6 +17,9 @@ def b64u(data: bytes) -> str:
 
 def unb64u(text: str) -> bytes:
     """The strict inverse of `b64u`. Raises ValueError for every string that `b64u` does not produce."""
+    if "+" in text or "/" in text:
+        # pybase64 warns about these before it decodes them, and an application may have made warnings errors.
+        raise ValueError("not canonical base64url")
     data = b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
     if b64u(data) != text:
         raise ValueError("not canonical base64url")

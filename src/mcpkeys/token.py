@@ -110,6 +110,9 @@ def decode_body(token: str) -> bytes | None:
     Canonical: unpadded base64url that re-encodes to itself; padding, `+/`, white space and trailing bits are refused.
     """
     body = token[HEADER_CHARS:]
+    if "+" in body or "/" in body:
+        # pybase64 warns about these before it decodes them, and an application may have made warnings errors.
+        return None
     padded = body + PADDING[len(body) & 3]
     try:
         sealed = b64decode(padded, URLSAFE, validate=True)

@@ -1,0 +1,315 @@
+"""A token's verdict as data: would the boundary accept it, and if not, which check refuses it?
+
+Pure: no I/O, no clock, nothing sent anywhere; imports neither the SDK nor a cloud SDK. The checks are those of the
+SDK's `RequestStateBoundary._unseal`, in its order and with its log words; tests/inspection/test_differential.py
+holds the two against each other. Checks after a failing one are made all the same where there is something to check,
+so that a token that has merely expired since does not hide the other failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from mcpkeys import claims as claims_of
+from mcpkeys.call import (
+    CARRIERS,
+    NO_CALL,
+    NOT_GIVEN,
+    CallContext,
+    NoIdentity,
+    NotGiven,
+    arguments,
+    arguments_digest,
+    principal_matches,
+    target,
+)
+from mcpkeys.claims import FUTURE_SKEW_SECONDS, BadEnvelope
+from mcpkeys.opening import AeadCache, Check, Result, TokenKey, open_token
+from mcpkeys.ring import Ring
+from mcpkeys.sdktoken import SdkRing
+
+Verdict = Literal["accepted", "rejected", "unverified"]
+
+REASONS: Final = (
+    "non-string requestState",
+    "malformed",
+    "unknown key",
+    "retired key",
+    "seal",
+    "minted in the future",
+    "expired",
+    "request binding",
+    "audience",
+    "principal binding error",
+    "principal drift",
+    "principal",
+)
+"""Every word that an inspection can give, in the boundary's order. `bind_principal returned X, expected str or None`
+is the one that varies; `stale ring` and `codec error` are states of an instance, not of a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """One token's verdict.
+
+    Attributes:
+        verdict: `accepted`: it opened, and no check failed; those that are `not_checked` were not given.
+            `rejected`: a check failed. `unverified`: nothing failed, but there was no key to open it with, or the
+            boundary would not look at it at all.
+        reason: the boundary's log word for the first failing check; None where it logs none.
+        checks: in the boundary's order.
+        key: the key that the token names, or None where none can be read.
+        claims: without the state; None unless it opened. Authentic, yet written by whoever held the key.
+        sizes: `token` in characters, and where it opened `payload` in bytes and `state` in characters.
+        state: the state's text where it opened. Show it only on request.
+    """
+
+    verdict: Verdict
+    reason: str | None
+    checks: tuple[Check, ...]
+    key: TokenKey | None
+    claims: dict[str, Any] | None
+    sizes: dict[str, int]
+    state: str | None = field(default=None, repr=False)
+
+    @property
+    def failed(self) -> tuple[Check, ...]:
+        """The failing checks."""
+        return tuple(check for check in self.checks if check.result == "fail")
+
+    @property
+    def not_checked(self) -> tuple[Check, ...]:
+        """The checks for which something was missing."""
+        return tuple(check for check in self.checks if check.result == "not_checked")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The shape in JSON output: strict JSON, without the state's text."""
+        return {
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "checks": [check._asdict() for check in self.checks],
+            "key": None if self.key is None else self.key._asdict(),
+            "claims": self.claims,
+            "sizes": self.sizes,
+        }
+
+
+def inspect_token(
+    token: object,
+    ring: Ring | SdkRing | None,
+    call: CallContext = NO_CALL,
+    *,
+    now: float,
+    aeads: AeadCache | None = None,
+) -> Inspection:
+    """What the boundary would say of `token` in this call at this moment.
+
+    Args:
+        token: the value of `requestState` as parsed from JSON; None counts as absent, as it does for the boundary.
+        ring: what a codec holds (`codec.ring`) or is loaded from a keyset; an `SdkRing` for a server with the SDK's
+            own codec; None without keys.
+        call: the call it was used in, as far as it is known.
+        now: seconds since the epoch by the server's clock.
+        aeads: a dict of the caller's, to open many tokens of one ring; it will hold derived keys.
+
+    Returns:
+        An Inspection. Never raises, whatever the token, its claims and the call.
+    """
+    if token is None:
+        return _unlooked("no requestState: a first round, the boundary has nothing to verify", "request state")
+    if not isinstance(token, str):
+        check = Check("string", "fail", f"{claims_of.kind(token)}, not a string", "non-string requestState")
+        return _judge([check, *_unchecked(_OPENING + _CLAIMS)], None, None, {}, None)
+    if call.method is not NOT_GIVEN and call.method not in CARRIERS:
+        return _unlooked("the boundary acts on tools/call, prompts/get and resources/read only", "carrier")
+    opened = open_token(token, ring, aeads)
+    checks = opened.checks
+    sizes = {"token": len(token)}
+    if opened.payload is None:
+        checks += _unchecked(_CLAIMS)
+        return _judge(checks, opened.key, None, sizes, None)
+    sizes["payload"] = len(opened.payload)
+    try:
+        claims = claims_of.parse(opened.payload)
+    except BadEnvelope as exc:
+        checks.append(Check("envelope", "fail", str(exc), None if exc.raises else "malformed"))
+        checks += _unchecked(_CLAIMS[1:])
+        return _judge(checks, opened.key, None, sizes, None)
+    fault = claims_of.fault(claims)
+    checks.append(Check("envelope", "fail" if fault else "pass", fault or "version 1", "malformed"))
+    checks += _times(claims, now)
+    checks += _binding(claims, call)
+    checks.append(_audience(claims, call.audience))
+    checks += _principal(claims, call.principal)
+    state = claims.get("s")
+    if isinstance(state, str):
+        sizes["state"] = len(state)
+    else:
+        state = None
+    return _judge(checks, opened.key, claims_of.shown(claims), sizes, state)
+
+
+_OPENING = (("format", "malformed"), ("key", "unknown key"), ("encoding", "malformed"), ("seal", "seal"))
+_CLAIMS = (
+    ("envelope", "malformed"),
+    ("minted", "minted in the future"),
+    ("expiry", "expired"),
+    ("method", "request binding"),
+    ("target", "request binding"),
+    ("arguments", "request binding"),
+    ("audience", "audience"),
+    ("principal binding", "principal binding error"),
+    ("principal presence", "principal drift"),
+    ("principal", "principal"),
+)
+
+
+def _unchecked(names: tuple[tuple[str, str], ...]) -> Iterator[Check]:
+    return (Check(name, "not_checked", "not reached", reason) for name, reason in names)
+
+
+def _unlooked(detail: str, name: str) -> Inspection:
+    check = Check(name, "not_checked", detail, None)
+    return Inspection("unverified", None, (check, *_unchecked(_OPENING + _CLAIMS)), None, None, {})
+
+
+def _judge(
+    checks: list[Check], key: TokenKey | None, claims: dict[str, Any] | None, sizes: dict[str, int], state: str | None
+) -> Inspection:
+    failed = next((check for check in checks if check.result == "fail"), None)
+    if failed is not None:
+        return Inspection("rejected", failed.reason, tuple(checks), key, claims, sizes, state)
+    verdict: Verdict = "unverified" if claims is None else "accepted"
+    return Inspection(verdict, None, tuple(checks), key, claims, sizes, state)
+
+
+def _times(claims: dict[str, Any], now: float) -> Iterator[Check]:
+    # The boundary's own expressions, stated positively: a NaN claim fails them.
+    iat, exp = claims.get("iat", NOT_GIVEN), claims.get("exp", NOT_GIVEN)
+    if iat is NOT_GIVEN:
+        yield Check("minted", "not_checked", "no such claim", "minted in the future")
+    elif isinstance(iat, int | float) and iat <= now + FUTURE_SKEW_SECONDS:
+        yield Check("minted", "pass", _ago(iat, now), "minted in the future")
+    else:
+        yield Check("minted", "fail", _ago(iat, now), "minted in the future")
+    if exp is NOT_GIVEN:
+        yield Check("expiry", "not_checked", "no such claim", "expired")
+    elif isinstance(exp, int | float) and now < exp:
+        yield Check("expiry", "pass", _ago(exp, now), "expired")
+    else:
+        yield Check("expiry", "fail", _ago(exp, now), "expired")
+
+
+def _ago(value: object, now: float) -> str:
+    at = claims_of.seconds(value)
+    if at is None:
+        return f"{claims_of.scalar(value)!r} is no moment"
+    return f"{now - at:.3f} s ago" if at <= now else f"in {at - now:.3f} s"
+
+
+def _binding(claims: dict[str, Any], call: CallContext) -> list[Check]:
+    method, params = call.method, call.params
+    checks = [_compared("method", claims.get("m"), method)]
+    if params is NOT_GIVEN:
+        return [*checks, *_not_given("target", "arguments")]
+    if isinstance(method, NotGiven):
+        # Told by the token itself, and only used to read the params its way; the method stays unchecked.
+        claimed = claims.get("m")
+        if not isinstance(claimed, str):
+            return [*checks, *_not_given("target", "arguments")]
+        method = claimed
+    assert params is None or not isinstance(params, NotGiven)
+    raising: list[Check] = []
+    try:
+        checks.append(_compared("target", claims.get("t"), target(method, params)))
+    except NoIdentity as exc:
+        raising.append(Check("target", "fail", f"the boundary raises {exc} on it", None))
+    try:
+        given = arguments(method, params)
+        digest = NOT_GIVEN if given is NOT_GIVEN else arguments_digest(given)
+        checks.append(_compared("arguments", claims.get("a"), digest))
+    except NoIdentity as exc:
+        raising.append(Check("arguments", "fail", f"the boundary raises {exc} on them", None))
+    # The boundary computes both before it compares any of the three.
+    return [*raising, *checks]
+
+
+def _compared(name: str, claim: object, given: str | NotGiven) -> Check:
+    if isinstance(given, NotGiven):
+        return Check(name, "not_checked", f"bound to {claims_of.scalar(claim)!r}; not given", "request binding")
+    if claim == given:
+        return Check(name, "pass", repr(given)[:200], "request binding")
+    detail = f"bound to {claims_of.scalar(claim)!r}, used with {claims_of.scalar(given)!r}"
+    return Check(name, "fail", detail, "request binding")
+
+
+def _not_given(*names: str) -> Iterator[Check]:
+    return (Check(name, "not_checked", "not given", "request binding") for name in names)
+
+
+def _audience(claims: dict[str, Any], expected: str | NotGiven | None) -> Check:
+    claim = claims.get("aud")
+    if isinstance(expected, NotGiven):
+        return Check("audience", "not_checked", f"minted for {_name(claim)}; not given", "audience")
+    if claim == expected:
+        return Check("audience", "pass", _name(claim), "audience")
+    return Check("audience", "fail", f"minted for {_name(claim)}, used with {_name(expected)}", "audience")
+
+
+def _name(audience: object) -> str:
+    return "no audience" if audience is None else repr(claims_of.scalar(audience))
+
+
+def _principal(claims: dict[str, Any], principal: object) -> list[Check]:
+    claim = claims.get("p")
+    if principal is NOT_GIVEN:
+        bound = "bound to nobody" if claim is None else "bound to a principal"
+        return [
+            Check("principal binding", "not_checked", "not given", "principal binding error"),
+            Check("principal presence", "not_checked", f"{bound}; not given", "principal drift"),
+            Check("principal", "not_checked", "not given", "principal"),
+        ]
+    fault = _binding_fault(principal)
+    if fault is not None:
+        detail = "bind_principal raised" if isinstance(principal, BaseException) else fault
+        return [
+            Check("principal binding", "fail", detail, fault),
+            Check("principal presence", "not_checked", "not reached", "principal drift"),
+            Check("principal", "not_checked", "not reached", "principal"),
+        ]
+    binding = Check(
+        "principal binding", "pass", "no principal" if principal is None else "a principal", "principal binding error"
+    )
+    if (claim is None) != (principal is None):
+        detail = (
+            "minted for nobody in particular, used by a principal"
+            if claim is None
+            else "minted for a principal, used by nobody in particular"
+        )
+        return [
+            binding,
+            Check("principal presence", "fail", detail, "principal drift"),
+            Check("principal", "not_checked", "not reached", "principal"),
+        ]
+    presence = Check(
+        "principal presence", "pass", "neither has one" if claim is None else "both have one", "principal drift"
+    )
+    if claim is None:
+        return [binding, presence, Check("principal", "pass", "bound to nobody", "principal")]
+    assert isinstance(principal, str)
+    result: Result = "pass" if isinstance(claim, str) and principal_matches(claim, principal) else "fail"
+    detail = "the same" if result == "pass" else "minted for another one"
+    return [binding, presence, Check("principal", result, detail, "principal")]
+
+
+def _binding_fault(principal: object) -> str | None:
+    if isinstance(principal, BaseException):
+        return "principal binding error"
+    if principal is not None and not isinstance(principal, str):
+        return f"bind_principal returned {type(principal).__name__}, expected str or None"
+    return None
+
+
+__all__ = ["NOT_GIVEN", "REASONS", "CallContext", "Check", "Inspection", "NotGiven", "TokenKey", "inspect_token"]
