@@ -9,11 +9,11 @@ from contextlib import contextmanager
 import grpc
 import pytest
 from google.oauth2.credentials import Credentials
-from mcpkeys_gcp.kms import GcpKms
 from servers.gcpkms import DESTROYED, DISABLED, Fault, GcpKmsDouble
 
 from mcpkeys.kms import Kms
 from mcpkeys.testing import KmsContract
+from mcpkeys_gcp.kms import GcpKms
 
 RING = "projects/acme-prod/locations/europe-west3/keyRings/mcpkeys/cryptoKeys"
 TOKEN = "planted-token-6f1c0b7e2d9a4835"
