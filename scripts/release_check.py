@@ -167,7 +167,7 @@ def main() -> int:
         folder = Path(scratch)
         checks = [("version", one_version), ("build", same_bytes_twice), ("metadata", metadata)]
         for extras in ((), *((name,) for name in EXTRAS), ("all",)):
-            checks.append((f"wheel{list(extras) or ''}", lambda extras=extras: installed(folder, extras)))  # type: ignore[misc]
+            checks.append((f"wheel {list(extras) or ''}", lambda extras=extras: installed(folder, extras)))  # type: ignore[misc]
         checks += [("SBOM", lambda: bill_of_materials(folder / "all" / "bin" / "python")), ("checksums", checksums)]
         for name, check in checks:
             try:
