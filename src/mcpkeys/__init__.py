@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mcpkeys.codec import EnvelopeCodec as EnvelopeCodec
+    from mcpkeys.security import request_state_boundary as request_state_boundary
+    from mcpkeys.security import request_state_security as request_state_security
 
 __version__ = "0.1.0"
 
 _HOME = {
     "EnvelopeCodec": "mcpkeys.codec",
+    "request_state_boundary": "mcpkeys.security",
+    "request_state_security": "mcpkeys.security",
 }
 
-__all__ = ["EnvelopeCodec", "__version__"]
+__all__ = ["EnvelopeCodec", "__version__", "request_state_boundary", "request_state_security"]
 
 
 def __getattr__(name: str) -> Any:

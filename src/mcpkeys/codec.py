@@ -255,6 +255,11 @@ class EnvelopeCodec:
         return self._ring
 
     @property
+    def mints_sdk(self) -> bool:
+        """Whether it mints the SDK's tokens: the first phase of a migration."""
+        return self._mint_sdk
+
+    @property
     def seals(self) -> int:
         """Tokens minted so far by this process."""
         return read_count(self._seals)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from mcpkeys_local.kekfile import create_kek
-from mcpkeys_local.kms import LocalKms
 
 from mcpkeys.document import public_of, sign
 from mcpkeys.encoding import b64u
 from mcpkeys.keyset import Key, Keyset, ReportKey, Signer, dumps
 from mcpkeys.kms import Wrap, WrapContext
+from mcpkeys_local.kekfile import create_kek
+from mcpkeys_local.kms import LocalKms
 
 
 @dataclass(frozen=True)
