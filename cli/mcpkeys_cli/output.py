@@ -15,7 +15,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -154,9 +154,9 @@ def moment(ms: int, now: float) -> str:
     return f"{format_ms(ms)} ({relative(ms, now)})"
 
 
-def table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns aligned by spaces, escaped; no borders, so that it can be cut and grepped."""
-    cells = [heads, *[tuple(escape(cell) for cell in row) for row in rows]]
+    cells: list[Sequence[str]] = [heads, *[tuple(escape(cell) for cell in row) for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(heads))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
