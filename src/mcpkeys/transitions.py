@@ -6,7 +6,7 @@ document carries a placeholder, which `complete` fills. Times are integer millis
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from mcpkeys.keyset import (
@@ -26,6 +26,7 @@ from mcpkeys.keyset import (
     check,
     digest,
 )
+from mcpkeys.reports import ReceivedReport
 from mcpkeys.steps import NEW_KID, REPORT_KID, ROTATION_ID, Step
 
 MAX_TEXT_CHARS = 1000
@@ -142,6 +143,16 @@ def begun(keyset: Keyset, step: Step, at: int, roster: tuple[str, ...]) -> Rotat
         expect=step.expect,
         steps=(first,),
     )
+
+
+def present(reports: Mapping[str, ReceivedReport]) -> tuple[str, ...]:
+    """Whoever reports and has not said farewell."""
+    return tuple(sorted(id for id, entry in reports.items() if entry.report.state != "farewell"))
+
+
+def with_present(roster: tuple[str, ...], reports: Mapping[str, ReceivedReport]) -> tuple[str, ...]:
+    """The roster and every later joiner."""
+    return tuple(sorted({*roster, *present(reports)}))
 
 
 def complete(
