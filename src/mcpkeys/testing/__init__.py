@@ -1,8 +1,8 @@
 """For authors of KMS and store plugins: contract suites to subclass, and fakes with fault injection.
 
 `KmsContract` and `StoreContract` need pytest, and their failures are readable because pytest rewrites their
-assertions; `FakeKms` and `FakeStore` need nothing. Each is imported when it is first named, so that a program
-that only wants a fake never imports pytest.
+assertions; the fakes need nothing. Each is imported when it is first named, so that a program that only wants a
+fake never imports pytest.
 """
 
 from __future__ import annotations
@@ -12,17 +12,30 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mcpkeys.testing.clock import FakeClock
+    from mcpkeys.testing.fakekms import FakeKek, FakeKms
+    from mcpkeys.testing.fakestore import FakePlace, FakeStore
+    from mcpkeys.testing.faults import Faults
     from mcpkeys.testing.kms import KmsContract
     from mcpkeys.testing.store import StoreContract
 
-__all__ = ["KmsContract", "StoreContract"]
+__all__ = ["FakeClock", "FakeKek", "FakeKms", "FakePlace", "FakeStore", "Faults", "KmsContract", "StoreContract"]
 
-_HOME = {"KmsContract": "mcpkeys.testing.kms", "StoreContract": "mcpkeys.testing.store"}
+_HOME = {
+    "FakeClock": "mcpkeys.testing.clock",
+    "FakeKek": "mcpkeys.testing.fakekms",
+    "FakeKms": "mcpkeys.testing.fakekms",
+    "FakePlace": "mcpkeys.testing.fakestore",
+    "FakeStore": "mcpkeys.testing.fakestore",
+    "Faults": "mcpkeys.testing.faults",
+    "KmsContract": "mcpkeys.testing.kms",
+    "StoreContract": "mcpkeys.testing.store",
+}
 
 if "pytest" in sys.modules:
     # Modules outside a test directory keep plain assertions unless they are named before their first import.
     sys.modules["pytest"].register_assert_rewrite(
-        "mcpkeys.testing.kms", "mcpkeys.testing.store", "mcpkeys.testing.leaks"
+        "mcpkeys.testing.kms", "mcpkeys.testing.store", "mcpkeys.testing.leaks", "mcpkeys.testing.child"
     )
 
 
