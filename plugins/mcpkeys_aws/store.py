@@ -39,8 +39,8 @@ class S3Store:
     A version is an ETag. Before its first write, an S3Store proves that the server honours both headers (`self_test`).
 
     Permissions: a server needs s3:GetObject on the key, s3:PutObject and s3:DeleteObject under `<key>.reports/`;
-    an operator s3:GetObject and s3:PutObject on the key and on `<key>.selftest`, s3:DeleteObject on the latter,
-    s3:GetObject under `<key>.reports/` and s3:ListBucket on the bucket (`mcpkeys policy aws --role ...`).
+    an operator s3:GetObject and s3:PutObject on the key, s3:PutObject on `<key>.selftest`, s3:GetObject and
+    s3:DeleteObject under `<key>.reports/`, and s3:ListBucket (`mcpkeys policy aws --role ...`).
 
     Args:
         uri: `s3://bucket/key`; the key is taken literally, nothing is percent-decoded.
