@@ -12,7 +12,7 @@ _REGION = r"[a-z]{2,}(?:-[a-z]+)+-[0-9]{1,2}"
 _ARN = re.compile(
     r"arn:(?P<partition>aws(?:-[a-z]+)*):kms:"
     rf"(?P<region>{_REGION}):(?P<account>[0-9]{{12}}):key/"
-    r"(?P<id>mrk-[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
+    r"(?P<id>mrk-[0-9a-f-]{32,36}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})"
 )
 _ALIAS = re.compile(rf"alias/(?P<name>[A-Za-z0-9/_-]{{1,250}})\?region=(?P<region>{_REGION})")
 _EXAMPLE = "awskms:///arn:aws:kms:eu-central-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"

@@ -62,6 +62,7 @@ def aws_policy(
 
 
 def _store(role: Role, front: str, place: str) -> list[dict[str, Any]]:
+    place = "".join(f"${{{char}}}" if char in "*?$" else char for char in place)  # literal, not IAM's wildcards
     bucket, _, key = place.partition("/")
     document, reports = [front + place], [f"{front}{place}.reports/*"]
     if role == "server":
