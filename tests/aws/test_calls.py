@@ -20,9 +20,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from mcpkeys_aws import calls
-from mcpkeys_aws.kms import AwsKms
-from mcpkeys_aws.store import S3Store
 from servers.aws_faults import FaultyProxy, Reply
 from servers.moto import Moto
 
@@ -39,6 +36,9 @@ from mcpkeys.kms import Wrap
 from mcpkeys.registry import open_kms, open_store
 from mcpkeys.testing.kms import a_context
 from mcpkeys.testing.leaks import Listener, leaked
+from mcpkeys_aws import calls
+from mcpkeys_aws.kms import AwsKms
+from mcpkeys_aws.store import S3Store
 
 URI = "awskms:///arn:aws:kms:eu-central-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")

@@ -12,13 +12,13 @@ import os
 import time
 
 import pytest
-from mcpkeys_aws.kms import AwsKms
 from servers.aws_faults import FaultyProxy, answering, kms_error
 from servers.moto import Moto
 
 from mcpkeys.errors import KekUnusable, KmsDenied, KmsUnreachable, McpkeysError, UnwrapRefused
 from mcpkeys.kms import Wrap, WrapContext
 from mcpkeys.testing.kms import a_context, a_kid
+from mcpkeys_aws.kms import AwsKms
 
 ARN = "arn:aws:kms:eu-central-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 OTHER = "arn:aws:kms:eu-central-1:111122223333:key/4321abcd-12ab-34cd-56ef-1234567890ab"

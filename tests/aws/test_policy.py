@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 import pytest
-from mcpkeys_aws.policy import aws_policy
 
 from mcpkeys.errors import ConfigurationError
+from mcpkeys_aws.policy import aws_policy
 
 KEY = "arn:aws-us-gov:kms:us-gov-west-1:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
 SIGN = KEY[:-1] + "c"

@@ -7,12 +7,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from mcpkeys_aws.store import S3Store
 from servers.aws_faults import FaultyProxy, Reply, answering, reply_lost, s3_error, slow
 from servers.moto import Moto
 
 from mcpkeys.errors import ConfigurationError, Conflict, McpkeysError, NotFound, StoreDenied, StoreUnreachable
 from mcpkeys.testing.store import a_body, an_instance
+from mcpkeys_aws.store import S3Store
 
 CONFLICT_409 = s3_error(
     "ConditionalRequestConflict",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mcpkeys_aws import arn
-from mcpkeys_aws.kms import AwsKms
-from mcpkeys_aws.store import S3Store
 
 from mcpkeys.errors import UriError
 from mcpkeys.kms import identity
+from mcpkeys_aws import arn
+from mcpkeys_aws.kms import AwsKms
+from mcpkeys_aws.store import S3Store
 
 KEY = "1234abcd-12ab-34cd-56ef-1234567890ab"
 MRK = "mrk-" + "1234abcd" * 4
