@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from mcpkeys.findings import Finding
 from mcpkeys.preflight import ServerFacts, judge
 from mcpkeys.preflight_child import examine
 from mcpkeys.preflight_process import Checked, check_server
+from mcpkeys_cli.main import main
 
 _numbers = itertools.count()
 Check = Callable[..., tuple[dict[str, Any], dict[str, Finding]]]
@@ -367,6 +370,23 @@ def test_a_module_that_kills_its_process_is_told(tmp_path: Path) -> None:
 
 
 def _environ() -> dict[str, str]:
-    import os
-
     return dict(os.environ)
+
+
+def test_the_command_gives_text_json_and_exit_codes(
+    tmp_path: Path, keyset: LocalKeyset, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fleet.toml").write_text(f'name = "fleet"\nkeyset = "{keyset.path}"\n')
+    (tmp_path / "fleet.toml").chmod(0o600)
+    (tmp_path / "planted.py").write_text(PLAIN + "mcp = MCPServer('acme-orders')")
+    arguments = ["check", "planted:mcp", "--app-dir", str(tmp_path)]
+    assert main([*arguments, "--transport", "stdio"]) == 0
+    out = capsys.readouterr().out
+    assert "audience 'acme-orders'" in out
+    assert out.splitlines()[-1].startswith("next: ")
+    assert main([*arguments, "--config", str(tmp_path / "fleet.toml"), "--output", "json"]) == 2
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["schema"] == "mcpkeys.check/1"
+    assert [(f["code"], f["level"]) for f in answer["findings"]] == [("default-key", "refused")]
+    assert answer["error"]["next"] == answer["findings"][0]["next"]
+    assert answer["servers"][0]["codec"] == "ephemeral"
