@@ -125,13 +125,13 @@ class _Patience:
     def left(self) -> float:
         return self._until - time.monotonic()
 
-    def wait(self, why: str, seconds: float) -> bool:
-        """Wait a little; False where the patience is over."""
+    def wait(self, code: str, why: str, seconds: float) -> bool:
+        """Wait a little; False where the patience is over. `code` tells whether `why` is news."""
         if self.left <= 0:
             return False
-        if why != self._said:
+        if code != self._said:
             note(f"{paint('waiting', 'yellow')}: {escape(why)}")
-            self._said = why
+            self._said = code
         time.sleep(max(0.05, min(seconds, self.left)))
         return True
 
@@ -161,7 +161,7 @@ def _until(author: Author, step: Step, patience: _Patience, *, yes: bool) -> Tak
         pause = POLL_SECONDS
         if plan.earliest is not None:
             pause = max(POLL_SECONDS, min(plan.earliest - taken.observed.now, 30.0))
-        if not patience.wait(plan.why, pause):
+        if not patience.wait(f"{plan.to} {plan.code}", plan.why, pause):
             return taken
 
 
@@ -173,7 +173,11 @@ def _follow(author: Author, written: Keyset, patience: _Patience) -> list[str]:
             for entry in observe(author).gathered.received
             if entry.report.state != "farewell" and entry.report.generation < written.generation
         ]
-        if not behind or not patience.wait(f"roll-out of generation {written.generation}", POLL_SECONDS):
+        if not behind or not patience.wait(
+            f"out {len(behind)}",
+            f"generation {written.generation} is not held yet by {', '.join(behind)}",
+            POLL_SECONDS,
+        ):
             return behind
 
 

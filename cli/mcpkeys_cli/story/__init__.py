@@ -1,0 +1,1 @@
+"""What `mcpkeys demo` runs: a server, a balancer in front of several of them, and clients that keep calling."""
