@@ -51,7 +51,6 @@ class Credentials:
         self._clock = clock
         self._lock = threading.Lock()
         self._lease: _Lease | None = None
-        self._refused = ""
         _LIVE.add(self)
 
     def token(self, deadline: float) -> str | Reply:
@@ -92,7 +91,6 @@ class Credentials:
             if self._lease is not None:
                 log.warning("vault token refused; obtaining another (%s)", self._settings.auth)
             self._lease = None
-            self._refused = token
             failure = self._obtain(deadline)
             return True if failure is None else failure
         finally:
@@ -119,13 +117,13 @@ class Credentials:
         token = self._given_token()
         if not token:
             return Reply(failure="credentials-missing", note="there is no Vault token")
-        if token == self._refused:
-            return Reply(
-                failure="credentials-expired", note="Vault does not accept the token: expired, revoked or unknown"
-            )
         seen = self._call("GET", "auth/token/lookup-self", token, None, deadline)
         if seen.failure or seen.status >= 429:
             return seen
+        if seen.status == 403 and not seen.by_policy:
+            return Reply(
+                failure="credentials-expired", note="Vault does not accept the token: expired, revoked or unknown"
+            )
         ttl, renewable = seen.data.get("ttl"), seen.data.get("renewable") is True
         # Without the right to look itself up the token's life is unknown: it is used until it is refused.
         self._set(token, float(ttl) if isinstance(ttl, int) and ttl > 0 else _NEVER, renewable, None)
