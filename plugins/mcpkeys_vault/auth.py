@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mcpkeys_vault.consistency import Consistency
 from mcpkeys_vault.reply import Reply
 from mcpkeys_vault.settings import VaultSettings
 from mcpkeys_vault.wire import Wire
@@ -45,9 +46,17 @@ class Credentials:
         clock: seconds, monotonic; tests pass their own.
     """
 
-    def __init__(self, settings: VaultSettings, wire: Wire, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        settings: VaultSettings,
+        wire: Wire,
+        consistency: Consistency,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._settings = settings
         self._wire = wire
+        self._consistency = consistency
         self._clock = clock
         self._lock = threading.Lock()
         self._lease: _Lease | None = None
@@ -184,9 +193,17 @@ class Credentials:
         return self._settings.token or _file("~/.vault-token")
 
     def _call(self, method: str, path: str, token: str, payload: dict[str, Any] | None, deadline: float) -> Reply:
-        return self._wire.send(
-            method, path, token=token, namespace=self._settings.auth_namespace, payload=payload, deadline=deadline
+        reply = self._wire.send(
+            method,
+            path,
+            token=token,
+            namespace=self._settings.auth_namespace,
+            payload=payload,
+            headers=self._consistency.headers(fresh=True),  # a lagging node takes a new token for an unknown one
+            deadline=deadline,
         )
+        self._consistency.note(reply, wrote=method != "GET")
+        return reply
 
 
 _LIVE: weakref.WeakSet[Credentials] = weakref.WeakSet()

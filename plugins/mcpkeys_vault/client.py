@@ -12,6 +12,7 @@ from typing import Any
 
 from mcpkeys.errors import PluginError
 from mcpkeys_vault.auth import Credentials
+from mcpkeys_vault.consistency import Consistency
 from mcpkeys_vault.reply import Reply
 from mcpkeys_vault.settings import VaultSettings
 from mcpkeys_vault.wire import Wire
@@ -25,7 +26,8 @@ class VaultClient:
     def __init__(self, settings: VaultSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.settings = settings
         self._wire = Wire(settings)
-        self._credentials = Credentials(settings, self._wire, clock=clock)
+        self._consistency = Consistency()
+        self._credentials = Credentials(settings, self._wire, self._consistency, clock=clock)
 
     def call(
         self,
@@ -34,7 +36,7 @@ class VaultClient:
         payload: Mapping[str, Any] | None = None,
         *,
         namespace: str,
-        headers: Mapping[str, str] | None = None,
+        fresh: bool = False,
         deadline: float,
         repeatable: bool = True,
     ) -> Reply:
@@ -46,8 +48,9 @@ class VaultClient:
         Args:
             path: without `/v1/`, already quoted.
             namespace: the URI's; empty: VAULT_NAMESPACE, else the root.
+            fresh: the active node has to answer, so that every earlier write is seen.
         """
-        logins, breaks, behind = 1, 1 if repeatable else 0, 0
+        logins, breaks, behind, learns = 1, 1 if repeatable else 0, 0, 2
         while True:
             token = self._credentials.token(deadline)
             if isinstance(token, Reply):
@@ -58,9 +61,12 @@ class VaultClient:
                 token=token,
                 namespace=namespace or self.settings.namespace,
                 payload=payload,
-                headers=headers,
+                headers=self._consistency.headers(fresh=fresh),
                 deadline=deadline,
             )
+            if self._consistency.note(reply, wrote=method != "GET" and method != "LIST") and fresh and learns:
+                learns -= 1
+                continue
             if reply.status == 403 and not reply.by_policy and logins:
                 logins -= 1
                 renewed = self._credentials.renew_after_refusal(token, deadline)
@@ -70,6 +76,9 @@ class VaultClient:
                     continue
             elif reply.failure == "lost" and breaks:
                 breaks -= 1
+                continue
+            elif reply.status == 400 and "X-Vault-Index" in reply.errors and not self._consistency.empty:
+                self._consistency.forget()
                 continue
             elif reply.status == 412 and behind < _BEHIND_TRIES:
                 pause = 0.05 * 2**behind

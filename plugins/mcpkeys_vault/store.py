@@ -15,10 +15,6 @@ from mcpkeys_vault.document import Slot, nanoseconds, number_of, pack, unpack
 from mcpkeys_vault.reply import STORE_EDGE, Reply
 from mcpkeys_vault.uri import parse_keyset
 
-FRESH = {"X-Vault-Forward": "active-node", "X-Vault-Inconsistent": "forward-active-node"}
-"""Ask the active node: the first is Vault Enterprise's (where its configuration allows the header), the second
-OpenBao's and Vault's, which with the index of the last write seen makes a lagging node forward. A standby that serves
-no reads forwards everything anyway."""
 _READERS = 8
 
 
@@ -38,7 +34,6 @@ class VaultKvStore:
         self._where = parse_keyset(uri)
         self._client: VaultClient = open_client(session)
         self._mount = ""
-        self._index = ""
         self._bounded: set[str] = set()
         self.uri = self._where.uri
 
@@ -79,7 +74,7 @@ class VaultKvStore:
     def reports(self, *, deadline: float) -> Iterator[Found]:
         """Every report: a list and one read each, eight at a time. Complete, or an error."""
         prefix = self._path(".reports")
-        reply = self._call("LIST", self._url("metadata", prefix, deadline) + "/", deadline=deadline)
+        reply = self._call("LIST", self._url("metadata", prefix, deadline) + "/", fresh=True, deadline=deadline)
         if reply.status == 404 and not reply.failure and not reply.errors:
             return iter(())
         keys = reply.data.get("keys")
@@ -90,7 +85,7 @@ class VaultKvStore:
         names = [name for name in keys if isinstance(name, str) and _is_instance(name)]
 
         def one(name: str) -> Found | None:
-            slot = self._slot(f"{prefix}/{name}", fresh=False, deadline=deadline)
+            slot = self._slot(f"{prefix}/{name}", fresh=True, deadline=deadline)
             return None if slot.body is None else Found(slot.body, slot.version, slot.modified_at, name)
 
         if len(names) <= 1:
@@ -153,8 +148,7 @@ class VaultKvStore:
 
     def _slot(self, path: str, *, fresh: bool, deadline: float, number: int = 0) -> Slot:
         url = self._url("data", path, deadline) + (f"?version={number}" if number else "")
-        headers = {**FRESH, **({"X-Vault-Index": self._index} if self._index else {})} if fresh else None
-        reply = self._call("GET", url, headers=headers, deadline=deadline)
+        reply = self._call("GET", url, fresh=fresh, deadline=deadline)
         if not reply.failure and reply.status == 404 and not reply.errors and not reply.data:
             return Slot()
         if reply.ok or (not reply.failure and reply.status == 404 and reply.data):
@@ -167,10 +161,7 @@ class VaultKvStore:
     def _write(self, path: str, body: bytes, cas: int | None, *, deadline: float) -> Reply:
         payload: dict[str, Any] = {"data": pack(body), "options": {} if cas is None else {"cas": cas}}
         url = self._url("data", path, deadline)
-        reply = self._call("POST", url, payload, deadline=deadline, repeatable=cas is None)
-        if reply.index:
-            self._index = reply.index
-        return reply
+        return self._call("POST", url, payload, deadline=deadline, repeatable=cas is None)
 
     def _written(self, reply: Reply) -> Slot:
         number, created = reply.data.get("version"), nanoseconds(reply.data.get("created_time"))
@@ -248,7 +239,7 @@ class VaultKvStore:
         url: str,
         payload: Mapping[str, Any] | None = None,
         *,
-        headers: Mapping[str, str] | None = None,
+        fresh: bool = False,
         deadline: float,
         repeatable: bool = True,
     ) -> Reply:
@@ -257,7 +248,7 @@ class VaultKvStore:
             url,
             payload,
             namespace=self._where.namespace,
-            headers=headers,
+            fresh=fresh,
             deadline=deadline,
             repeatable=repeatable,
         )

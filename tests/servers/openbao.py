@@ -146,13 +146,14 @@ class FileServer(Bao):
     it takes no entry over 1 MiB.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, node: str = "one") -> None:
         super().__init__(free_ports(), "")
         self.directory = directory
         self.unseal_key = ""
         (directory / "data").mkdir(parents=True, exist_ok=True)
         (directory / "bao.hcl").write_text(
-            f'storage "raft" {{\n  path = "{directory / "data"}"\n  node_id = "one"\n  performance_multiplier = 1\n}}\n'
+            f'storage "raft" {{\n  path = "{directory / "data"}"\n'
+            f'  node_id = "{node}"\n  performance_multiplier = 1\n}}\n'
             f'listener "tcp" {{\n  address = "127.0.0.1:{self.port}"\n  tls_disable = true\n}}\n'
             f'api_addr = "{self.address}"\ncluster_addr = "http://127.0.0.1:{self.port + 1}"\n'
         )
@@ -193,3 +194,25 @@ def file_server(directory: Path) -> Iterator[FileServer]:
         yield bao
     finally:
         bao.stop()
+
+
+@contextlib.contextmanager
+def cluster(directory: Path) -> Iterator[tuple[FileServer, FileServer]]:
+    """An active node and a standby of one raft cluster. The standby answers reads itself, and may lag."""
+    active, standby = FileServer(directory / "one"), FileServer(directory / "two", node="two")
+    try:
+        active.start()
+        standby._spawn(f"-config={standby.directory / 'bao.hcl'}")
+        standby.wait((501, 503))
+        standby.token = active.token
+        standby.api("POST", "sys/storage/raft/join", {"leader_api_addr": active.address})
+        deadline = time.monotonic() + START_SECONDS
+        while standby.api("GET", "sys/health", ok=False)["_status"] != 429:
+            standby.api("POST", "sys/unseal", {"key": active.unseal_key}, ok=False)
+            if time.monotonic() > deadline:
+                raise RuntimeError("the standby did not join")
+            time.sleep(0.2)
+        yield active, standby
+    finally:
+        standby.stop()
+        active.stop()
