@@ -89,7 +89,8 @@ def command(
             return _answer(observed.plan(step), observed, None, dry=True)
         taken = _until(author, step, patience, yes=yes)
         if auto and not once:
-            while taken.written is not None and taken.plan.verdict == "do":
+            # One rotation at most: with a small --max-age the next one would be due at once.
+            while taken.written is not None and len(taken.written.live) > 1:
                 following = _until(author, step, patience, yes=yes)
                 if following.plan.verdict == "done":
                     break

@@ -19,21 +19,23 @@ _WINDOW = re.compile(rb'\{"v":\d+,"iat":(\d{1,12}(?:\.\d{1,20})?),"exp":(\d{1,12
 
 
 def default_label() -> str:
-    """What an operator recognises: the pod's or host's name, at most 255 printable characters."""
-    return _UNPRINTABLE.sub("?", os.environ.get("HOSTNAME") or socket.gethostname())[:255] or "unnamed"
+    """What an operator recognises: the pod's or host's name and the process id, at most 255 printable characters."""
+    host = _UNPRINTABLE.sub("?", os.environ.get("HOSTNAME") or socket.gethostname())[:240] or "unnamed"
+    return f"{host}:{os.getpid()}"
 
 
 class Instance:
     """Who this codec is, and what it has done since it began. Redrawn after fork."""
 
     def __init__(self, label: str | None = None) -> None:
-        self.label = default_label() if label is None else _UNPRINTABLE.sub("?", label)[:255]
+        self._label = None if label is None else _UNPRINTABLE.sub("?", label)[:255]
         self.redraw()
 
     def redraw(self) -> None:
         """A new id and a new prefix: a forked child is another instance and shares neither."""
         self.id = b64u(secrets.token_bytes(16))
         self.pid = os.getpid()
+        self.label = default_label() if self._label is None else self._label
         self.seq = 0
         self.prefixes: list[str] = []
         self.minting_since: int | None = None
