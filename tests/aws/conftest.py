@@ -1,3 +1,4 @@
+from servers.localstack import localstack
 from servers.moto import aws, faulty, moto
 
-__all__ = ["aws", "faulty", "moto"]
+__all__ = ["aws", "faulty", "localstack", "moto"]
