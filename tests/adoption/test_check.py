@@ -257,7 +257,8 @@ def test_callers_that_are_authenticated_and_not_bound(check: Check, keyset: Loca
     class Verifier:
         async def verify_token(self, token): return None
     mcp = MCPServer("acme-orders", token_verifier=Verifier(),
-        auth=AuthSettings(issuer_url="https://auth.example.com", resource_server_url="https://orders.example.com"),
+        auth=AuthSettings(issuer_url="https://auth.example.com", resource_server_url="https://orders.example.com",
+            validate_token_resource=True),
         request_state_security=request_state_security(**pins{bind}))
     """
     _, found = check(with_keyset(keyset, server.replace("{bind}", ", bind_principal=None")))
