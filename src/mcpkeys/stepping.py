@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from mcpkeys import rotation
+from mcpkeys import fleet, rotation, wraphealth
 from mcpkeys.authoring import Author, Stored, new_kid
 from mcpkeys.clock import Clock, SystemClock
 from mcpkeys.encoding import to_ms
 from mcpkeys.errors import Conflict
 from mcpkeys.keyset import Key, Keyset, ReportKey
+from mcpkeys.fleet import FleetView
 from mcpkeys.reports import Gathered
 from mcpkeys.steps import Plan, Step
 
@@ -45,6 +46,21 @@ class Observed:
             rejected=self.gathered.rejected,
         )
         return rotation.plan(self.stored.keyset, self.gathered.received, step, self.now)
+
+    def fleet(self) -> FleetView:
+        """The fleet as the gates judge it now."""
+        return fleet.describe(
+            self.stored.keyset,
+            self.gathered.received,
+            self.now,
+            rejected=self.gathered.rejected,
+            operator_clock=self.operator_clock,
+            resolution=self.resolution,
+        )
+
+    def warnings(self) -> tuple[str, ...]:
+        """What is not urgent today and will be: KEKs that no longer open, wraps that are missing."""
+        return wraphealth.warnings(self.stored.keyset, [entry.report for entry in self.gathered.received])
 
 
 @dataclass(frozen=True, slots=True)
