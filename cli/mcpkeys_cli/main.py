@@ -6,6 +6,7 @@ returns an `Answer`; errors of the package become answers here, and nowhere else
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -99,9 +100,7 @@ def main(arguments: Sequence[str]) -> int:
             as_json=as_json,
         )
     except BrokenPipeError:
-        # Who reads has gone (`| head`): nobody is left to tell.
-        sys.stdout = None
-        return 0
+        raise
     except Exception as exc:
         # Neither message nor traceback: both may hold what a frame held.
         return emit(
@@ -130,10 +129,13 @@ def _place(exc: BaseException) -> str:
 
 def run() -> None:
     """The console script."""
-    code = main(sys.argv[1:])
-    # The refresher and the KMS backends have no threads here; flush, then leave with the code.
-    if sys.stdout is not None:
+    try:
+        code = main(sys.argv[1:])
         sys.stdout.flush()
+    except BrokenPipeError:
+        # Who reads has gone (`| head`): nobody is left to tell, and the interpreter must not try at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
     sys.exit(code)
 
 

@@ -17,7 +17,14 @@ from mcpkeys_cli.options import DURATION, author_of, keyset_options, output_opti
 from mcpkeys_cli.output import Answer, colour, duration, escape, moment, note, paint, relative, table
 
 GROUP_ABOVE = 12
-_COLOURS = {"serving": "green", "lagging": "yellow", "joining": "yellow", "farewell": "dim", "gone": "dim", "named": "dim"}
+_COLOURS = {
+    "serving": "green",
+    "lagging": "yellow",
+    "joining": "yellow",
+    "farewell": "dim",
+    "gone": "dim",
+    "named": "dim",
+}
 _PHASES = {0: "steady", 1: "phase 1", 2: "phase 2", "rolling_back": "rolling back", 3: "phase 3"}
 _ENDED = {"done": "rotated", "rolled_back": "rolled back", "emergency": "ended by an emergency"}
 
@@ -173,7 +180,11 @@ def _instances(instances: Sequence[InstanceView], now: float) -> list[str]:
     lines = table(head, rows).split("\n")
     # Coloured after the columns are aligned: escape sequences have no width.
     painted = [
-        line if not line_state else line.replace(f"  {line_state}  ", f"  {paint(line_state, _COLOURS.get(line_state, 'red'), sys.stdout)}  ", 1)
+        line
+        if not line_state
+        else line.replace(
+            f"  {line_state}  ", f"  {paint(line_state, _COLOURS.get(line_state, 'red'), sys.stdout)}  ", 1
+        )
         for line, line_state in zip(lines, ["", *[row[2] for row in rows]], strict=True)
     ]
     counted = sum(entry.counts for entry in instances)

@@ -14,8 +14,8 @@ from mcpkeys.authoring import Author, Stored, new_kid
 from mcpkeys.clock import Clock, SystemClock
 from mcpkeys.encoding import to_ms
 from mcpkeys.errors import Conflict
-from mcpkeys.keyset import Key, Keyset, ReportKey
 from mcpkeys.fleet import FleetView
+from mcpkeys.keyset import Key, Keyset, ReportKey
 from mcpkeys.reports import Gathered
 from mcpkeys.steps import Plan, Step
 
