@@ -193,17 +193,19 @@ class Credentials:
         return self._settings.token or _file("~/.vault-token")
 
     def _call(self, method: str, path: str, token: str, payload: dict[str, Any] | None, deadline: float) -> Reply:
-        reply = self._wire.send(
-            method,
-            path,
-            token=token,
-            namespace=self._settings.auth_namespace,
-            payload=payload,
-            headers=self._consistency.headers(fresh=True),  # a lagging node takes a new token for an unknown one
-            deadline=deadline,
-        )
-        self._consistency.note(reply, wrote=method != "GET")
-        return reply
+        while True:
+            reply = self._wire.send(
+                method,
+                path,
+                token=token,
+                namespace=self._settings.auth_namespace,
+                payload=payload,
+                headers=self._consistency.headers(fresh=True),  # a lagging node takes a new token for an unknown one
+                deadline=deadline,
+            )
+            self._consistency.note(reply, wrote=method != "GET")
+            if not self._consistency.refused(reply):
+                return reply
 
 
 _LIVE: weakref.WeakSet[Credentials] = weakref.WeakSet()

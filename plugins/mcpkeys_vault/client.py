@@ -64,7 +64,7 @@ class VaultClient:
                 headers=self._consistency.headers(fresh=fresh),
                 deadline=deadline,
             )
-            if self._consistency.note(reply, wrote=method != "GET" and method != "LIST") and fresh and learns:
+            if self._consistency.note(reply, wrote=method != "GET") and fresh and learns:
                 learns -= 1
                 continue
             if reply.status == 403 and not reply.by_policy and logins:
@@ -77,8 +77,7 @@ class VaultClient:
             elif reply.failure == "lost" and breaks:
                 breaks -= 1
                 continue
-            elif reply.status == 400 and "X-Vault-Index" in reply.errors and not self._consistency.empty:
-                self._consistency.forget()
+            elif self._consistency.refused(reply):
                 continue
             elif reply.status == 412 and behind < _BEHIND_TRIES:
                 pause = 0.05 * 2**behind

@@ -3,8 +3,9 @@
 Behind a load balancer each call may reach another node. Three kinds of standby exist:
 
 - Vault's ordinary standbys forward everything: nothing to do.
-- Vault Enterprise's performance standbys read locally; `X-Vault-Forward: active-node` forwards one request, where the
-  server's configuration allows the header (`allow_forwarding_via_header`).
+- Vault Enterprise's performance standbys read locally; `X-Vault-Forward: active-node` forwards one request where the
+  server's configuration has `allow_forwarding_via_header`, and is an error where it has not (the default). Then no
+  read can be made linearizable but by pointing VAULT_ADDR at the active node: said once in the log.
 - OpenBao's standbys (raft, PostgreSQL; unless `disable_standby_reads`) read locally too and know no such header. A
   two-node raft cluster of OpenBao 2.7 answered 69 of 200 reads stale that followed a write at once, and as many with
   `X-Vault-Inconsistent: forward-active-node` alone: that header acts only beside an `X-Vault-Index` that the node has
@@ -19,9 +20,11 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 
 from mcpkeys_vault.reply import Reply
 
+log = logging.getLogger("mcpkeys.vault")
 _FAR = str(2**63 - 1)
 
 
@@ -31,9 +34,12 @@ class Consistency:
     def __init__(self) -> None:
         self._written = ""
         self._far = ""
+        self._forwarding = True
 
     def headers(self, *, fresh: bool) -> dict[str, str]:
         """What to send with a call; `fresh` asks for the active node's answer."""
+        if not self._forwarding:
+            return {"X-Vault-Index": self._written} if self._written else {}
         headers = {"X-Vault-Forward": "active-node"} if fresh else {}
         index = self._far if fresh and self._far else self._written
         if index:
@@ -51,13 +57,21 @@ class Consistency:
         self._far = _far(reply.index)
         return bool(self._far) and self._far != known
 
-    def forget(self) -> None:
-        """After an answer that an index cannot be read: another cluster stands there now."""
-        self._written = self._far = ""
-
-    @property
-    def empty(self) -> bool:
-        return not self._written and not self._far
+    def refused(self, reply: Reply) -> bool:
+        """Whether the answer refuses what `headers` gave; what was refused is not sent again, so repeat the call."""
+        if reply.status < 400 or reply.failure:
+            return False
+        if self._forwarding and "forwarding via header" in reply.errors:
+            self._forwarding = False
+            log.warning(
+                "this Vault forwards no request by header: reads at a performance standby may be stale; point "
+                "VAULT_ADDR at the active node, or set allow_forwarding_via_header"
+            )
+            return True
+        if "X-Vault-Index" in reply.errors and (self._written or self._far):
+            self._written = self._far = ""  # another cluster stands there now
+            return True
+        return False
 
 
 def _far(index: str) -> str:

@@ -91,7 +91,7 @@ class VaultKms:
     def describe(self, *, deadline: float) -> KekState:
         """The key's state, from `MOUNT/keys/KEY` (needs `read`)."""
         reply = self._read_key(deadline)
-        if reply.status == 404 and not reply.failure and "namespace" not in reply.errors:
+        if reply.missing or (reply.status == 404 and "no handler" in reply.errors):
             why = "no transit engine is mounted there" if "no handler" in reply.errors else "no such key"
             return KekState(exists=False, enabled=False, detail=f"{why}: {self._path('keys')}")
         if not reply.ok:
@@ -170,7 +170,7 @@ class VaultKms:
     def _describe(self, deadline: float) -> Mapping[str, Any]:
         """The Transit key, proven to exist and to bind its context. Raises otherwise."""
         reply = self._read_key(deadline)
-        if reply.status == 404 and not reply.failure and not reply.errors:
+        if reply.missing:
             raise KekUnusable(
                 f"{self.uri} does not exist",
                 why=f"Vault has no key at {self._path('keys')}",

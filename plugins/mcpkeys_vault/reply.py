@@ -77,6 +77,11 @@ class Reply:
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:300]
 
     @property
+    def missing(self) -> bool:
+        """Vault's own 404 for what is not there. A 404 with words, or of no Vault at all, is another thing."""
+        return self.status == 404 and not self.failure and self.body.get("errors") == []
+
+    @property
     def by_policy(self) -> bool:
         """A 403 that the policies gave to a living token."""
         return self.status == 403 and self.errors.startswith("1 error occurred")

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import socket
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -46,6 +47,7 @@ class Bao:
         self.port = port
         self.address = f"http://127.0.0.1:{port}"
         self.token = token
+        self.ca: Path | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
     def api(
@@ -68,7 +70,10 @@ class Bao:
                 **({"X-Vault-Namespace": namespace} if namespace else {}),
             },
         )
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        trust = ssl.create_default_context(cafile=str(self.ca)) if self.ca and self.ca.exists() else None
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), *([urllib.request.HTTPSHandler(context=trust)] if trust else [])
+        )
         try:
             with opener.open(request, timeout=10) as reply:
                 text, status = reply.read(), reply.status
@@ -125,11 +130,23 @@ class Bao:
 
 
 @contextlib.contextmanager
-def dev_server(token: str = "root") -> Iterator[Bao]:  # noqa: S107
-    """An in-memory server with KV v2 at `secret/` and Transit at `transit/`."""
+def dev_server(token: str = "root", *, tls: Path | None = None) -> Iterator[Bao]:  # noqa: S107
+    """An in-memory server with KV v2 at `secret/` and Transit at `transit/`.
+
+    `tls`: a directory; the server then speaks TLS and leaves its CA's certificate there as `vault-ca.pem`.
+    """
     bao = Bao(free_ports(), token)
+    extra: list[str] = []
+    if tls is not None:
+        bao.address = f"https://127.0.0.1:{bao.port}"
+        bao.ca = tls / "vault-ca.pem"
+        extra = ["-dev-tls", f"-dev-tls-cert-dir={tls}"]
     bao._spawn(
-        "-dev", f"-dev-root-token-id={token}", f"-dev-listen-address=127.0.0.1:{bao.port}", "-dev-no-store-token"
+        "-dev",
+        f"-dev-root-token-id={token}",
+        f"-dev-listen-address=127.0.0.1:{bao.port}",
+        "-dev-no-store-token",
+        *extra,
     )
     try:
         bao.wait((200,))

@@ -6,12 +6,13 @@ import base64
 import os
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from servers.fault_proxy import FaultProxy
+from servers.fault_proxy import Answer, FaultProxy, Request
 from servers.openbao import Bao
 
 from mcpkeys.errors import KekUnusable, KmsDenied, KmsUnreachable, McpkeysError, UnwrapRefused, UriError
@@ -378,3 +379,36 @@ def test_opening_imports_no_client_library() -> None:
     env = {**os.environ, "VAULT_ADDR": "http://127.0.0.1:1"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=30)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_a_vault_that_refuses_forwarding_by_header_is_used_without_and_told_once(
+    at_proxy: FaultProxy, bao: Bao, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Vault Enterprise's default; its words as its own proxy looks for them."""
+    from mcpkeys_vault.store import VaultKvStore
+
+    monkeypatch.setenv("VAULT_NAMESPACE", "root")  # a client of its own
+    monkeypatch.setenv("VAULT_TOKEN", bao.token_for('path "*" { capabilities = ["read", "create", "update", "list"] }'))
+    refusal = b'{"errors": ["forwarding via header X-Vault-Forward disabled"]}'
+
+    def fault(request: Request, forward: Callable[[], Answer]) -> Answer:
+        asked = {name.lower() for name in request[2]}
+        if asked & {"x-vault-forward", "x-vault-inconsistent"}:
+            return 400, {"Content-Type": "application/json"}, refusal
+        return forward()
+
+    store = VaultKvStore(f"vaultkv://secret/{secrets.token_hex(6)}")
+    with at_proxy.faulty(fault), caplog.at_level("WARNING", "mcpkeys"):
+        version = store.replace(b"x", None, deadline=soon())
+        assert store.read(version, fresh=True, deadline=soon()) is None
+        assert not list(store.reports(deadline=soon()))
+    assert len([record for record in caplog.records if "allow_forwarding_via_header" in record.getMessage()]) == 1
+
+
+def test_something_that_is_no_vault_is_an_outage_and_not_a_missing_key(at_proxy: FaultProxy, bao: Bao) -> None:
+    kms = VaultKms(f"hashivault://{bao.transit_key()}")
+    with at_proxy.answering(404, b"<html>not found</html>", under="/transit/"):
+        with pytest.raises(KmsUnreachable):
+            kms.describe(deadline=soon())
+        with pytest.raises(KmsUnreachable):
+            kms.wrap(b"x" * 32, CONTEXT, deadline=soon())
