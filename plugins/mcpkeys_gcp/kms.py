@@ -78,7 +78,7 @@ class GcpKms:
     """
 
     def __init__(self, uri: str, *, session: Any = None) -> None:
-        self._name = _parse(uri)
+        self._name = parse_kek(uri)
         self._uri = f"gcpkms://{self._name}"
         for module in ("google.auth", "google.cloud.kms_v1", "google_crc32c", "grpc"):
             if find_spec(module) is None:
@@ -318,7 +318,7 @@ def _as_it_is(reply: Any) -> Any:
     return reply
 
 
-def _parse(uri: str) -> str:
+def parse_kek(uri: str) -> str:
     """The crypto key's resource name. Raises `UriError`."""
     scheme_of(uri)
     match = _URI.fullmatch(uri)

@@ -66,7 +66,7 @@ class GcsStore:
     page_size = 1000
 
     def __init__(self, uri: str, *, session: Any = None) -> None:
-        self._bucket, self._object = _parse(uri)
+        self._bucket, self._object = parse_keyset(uri)
         self._uri = f"gs://{self._bucket}/{self._object}"
         self._prefix = f"{self._object}.reports/"
         for module in ("google.auth", "google.cloud.storage", "requests"):
@@ -321,7 +321,7 @@ def _is_instance(text: str) -> bool:
     return True
 
 
-def _parse(uri: str) -> tuple[str, str]:
+def parse_keyset(uri: str) -> tuple[str, str]:
     """Bucket and object. Raises `UriError`."""
     scheme_of(uri)
     bucket, _, name = uri.removeprefix("gs://").partition("/")
