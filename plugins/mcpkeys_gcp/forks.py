@@ -28,6 +28,7 @@ class Forkable(Protocol):
 
 _idle = threading.Condition(threading.Lock())
 _calls = 0
+_forking = False
 _members: weakref.WeakSet[Forkable] = weakref.WeakSet()
 _inherited: list[object] = []
 
@@ -47,6 +48,8 @@ def in_flight() -> Iterator[None]:
     """Around each gRPC call: a fork waits for it."""
     global _calls
     with _idle:
+        while _forking:  # or a stream of calls would never let a fork through
+            _idle.wait()
         _calls += 1
     pid = os.getpid()
     try:
@@ -60,20 +63,24 @@ def in_flight() -> Iterator[None]:
 
 
 def _before() -> None:
+    global _forking
     _idle.acquire()
+    _forking = True
     end = time.monotonic() + WAIT_SECONDS
     while _calls and (left := end - time.monotonic()) > 0:
         _idle.wait(left)
 
 
 def _in_parent() -> None:
+    global _forking
+    _forking = False
+    _idle.notify_all()
     _idle.release()
 
 
 def _in_child() -> None:
-    global _calls
-    _calls = 0
-    _idle.release()
+    global _idle, _calls, _forking
+    _idle, _calls, _forking = threading.Condition(threading.Lock()), 0, False
     for member in list(_members):
         member.after_fork()
 

@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import pytest
@@ -31,6 +33,7 @@ from mcpkeys_gcp.kms import GcpKms
 
 NAME = "projects/acme.com:prod/locations/europe-west3/keyRings/mcpkeys/cryptoKeys/fleet_1"
 URI = f"gcpkms://{NAME}"
+FORKS = 8
 CONTEXT = WrapContext("seal", "fleet", "AbCdEfGhIjKl")
 
 
@@ -472,39 +475,79 @@ def test_the_same_calls_past_the_plugin_would_be_logged(double, everything):
 # Forks.
 
 
-def test_children_forked_amid_calls_work(double, kms):
-    """A fork waits for calls in flight; without that, some children hang in their first call."""
-    key = os.urandom(32)
-    wrap = kms.wrap(key, CONTEXT, deadline=soon())
-    stop = threading.Event()
+PLAIN = """
+import sys
+from servers.gcpkms import DEFAULT_KEY, Fault, GcpKmsDouble
+with GcpKmsDouble(keys=(DEFAULT_KEY,)) as double:
+    if len(sys.argv) > 1:
+        double.faults.append(Fault("Decrypt", delay=float(sys.argv[1])))
+    print(double.port, flush=True)
+    sys.stdin.read()
+"""
 
-    def busy() -> None:
-        while not stop.is_set():
-            kms.unwrap(wrap, CONTEXT, deadline=soon())
 
-    threads = [threading.Thread(target=busy) for _ in range(3)]
-    for thread in threads:
-        thread.start()
+@contextmanager
+def elsewhere(*delay: str) -> Iterator[GcpKms]:
+    """A GcpKms whose server lives in another process: gRPC's own threads of a server would be forked otherwise."""
+    root = str(Path(gcpkms.__file__).parent.parent)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PLAIN, *delay],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    port = int(process.stdout.readline())
+    kms = GcpKms(
+        f"gcpkms://{gcpkms.DEFAULT_KEY}",
+        session=(AnonymousCredentials(), lambda: grpc.insecure_channel(f"127.0.0.1:{port}")),
+    )
     try:
-        for _ in range(8):
-            time.sleep(0.02)
-            assert in_child(lambda: str(kms.unwrap(wrap, CONTEXT, deadline=soon(4.0)) == key), seconds=10) == "True"
+        yield kms
     finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+        kms.close()
+        process.stdin.close()
+        process.wait(20)
 
 
-def test_a_fork_waits_for_a_hung_call_no_longer_than_a_second(double, kms):
-    wrap = kms.wrap(os.urandom(32), CONTEXT, deadline=soon())
-    with double.fault(Fault("Decrypt", delay=2.5)):
-        thread = threading.Thread(target=lambda: kms.unwrap(wrap, CONTEXT, deadline=soon()))
-        thread.start()
-        time.sleep(0.1)
+def test_children_forked_amid_calls_work():
+    """A fork waits for calls in flight; without that, some children hang in their first call."""
+    with elsewhere() as kms:
+        key = os.urandom(32)
+        wrap = kms.wrap(key, CONTEXT, deadline=soon())
+        stop = threading.Event()
+
+        def busy() -> int:
+            calls = 0
+            while not stop.is_set():
+                assert kms.unwrap(wrap, CONTEXT, deadline=soon()) == key
+                calls += 1
+            return calls
+
+        with ThreadPoolExecutor(3) as pool:
+            futures = [pool.submit(busy) for _ in range(3)]
+            try:
+                for _ in range(FORKS):
+                    time.sleep(0.02)
+                    assert in_child(lambda: str(kms.unwrap(wrap, CONTEXT, deadline=soon(4.0)) == key)) == "True"
+            finally:
+                stop.set()
+            assert all(future.result() for future in futures)
+
+
+def test_a_fork_waits_for_a_hung_call_no_longer_than_a_second():
+    with elsewhere("2.5") as kms, ThreadPoolExecutor(1) as pool:
+        key = os.urandom(32)
+        wrap = kms.wrap(key, CONTEXT, deadline=soon())
+        hung = pool.submit(lambda: kms.unwrap(wrap, CONTEXT, deadline=soon()))
+        time.sleep(0.2)
         begun = time.monotonic()
         assert in_child(lambda: "alive") == "alive"
         assert time.monotonic() - begun < forks.WAIT_SECONDS + 1.0
-        thread.join()
+        assert not hung.done()
+        assert hung.result() == key
 
 
 def test_a_channel_that_was_handed_in_does_not_pretend_to_survive_fork(double):
