@@ -82,6 +82,11 @@ def one_version() -> str:
     return f"{VERSION}, {'dated in the changelog' if dated else 'not dated in the changelog yet'}"
 
 
+def promises() -> str:
+    run(sys.executable, ROOT / "scripts" / "promises.py")
+    return "kept, and recorded in full"
+
+
 def same_bytes_twice() -> str:
     shutil.rmtree(DIST, ignore_errors=True)
     moment = run("git", "log", "-1", "--format=%ct").strip() if (ROOT / ".git").exists() else "1767225600"
@@ -165,7 +170,7 @@ def checksums() -> str:
 def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        checks = [("version", one_version), ("build", same_bytes_twice), ("metadata", metadata)]
+        checks = [("version", one_version), ("promises", promises), ("build", same_bytes_twice), ("metadata", metadata)]
         for extras in ((), *((name,) for name in EXTRAS), ("all",)):
             checks.append((f"wheel {list(extras) or ''}", lambda extras=extras: installed(folder, extras)))  # type: ignore[misc]
         checks += [("SBOM", lambda: bill_of_materials(folder / "all" / "bin" / "python")), ("checksums", checksums)]
