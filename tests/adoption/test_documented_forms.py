@@ -6,6 +6,7 @@ Two HTTP instances share one keyset; every leg of a round goes to the other one.
 from __future__ import annotations
 
 import json
+import operator
 import re
 import subprocess
 import sys
@@ -31,8 +32,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> LocalKeyset:
 
 @pytest.fixture(scope="module")
 def fleet(shared: LocalKeyset, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Serving]]:
-    low = shared.environ | {"SERVER": "lowlevel"}
-    with serving(tmp_path_factory.mktemp("logs"), shared.environ, shared.environ, low, low) as started:
+    both = shared.environ | {"SERVER": "both"}
+    with serving(tmp_path_factory.mktemp("logs"), both, both) as started:
         yield started
 
 
@@ -51,6 +52,12 @@ def text(result: Any) -> str:
 
 
 ORDER = "colour! lamp [so bright] for 1 root(s)"
+
+
+def low(server: Serving) -> str:
+    return server.url.removesuffix("/mcp") + "/low"
+
+
 REFUND = "refunded 7 for broken, approved:who!, sure!"
 
 
@@ -77,20 +84,20 @@ def test_a_low_level_server_over_http(fleet: list[Serving]) -> None:
     async def check(client: Client) -> None:
         assert text(await client.call_tool("refund", {"amount": 7})) == "refunded 7, asked, who!"
 
-    run(check, fleet[2].url)
+    run(check, low(fleet[0]))
 
 
 @pytest.mark.parametrize(
-    ("tool", "arguments", "expected", "pair"),
+    ("tool", "arguments", "expected", "address"),
     [
-        ("order", {"item": "lamp"}, ORDER, (0, 1)),
-        ("refund", {"amount": 7, "reason": "broken"}, REFUND, (0, 1)),
-        ("refund", {"amount": 7}, "refunded 7, asked, who!", (2, 3)),
+        ("order", {"item": "lamp"}, ORDER, operator.attrgetter("url")),
+        ("refund", {"amount": 7, "reason": "broken"}, REFUND, operator.attrgetter("url")),
+        ("refund", {"amount": 7}, "refunded 7, asked, who!", low),
     ],
     ids=["resolvers", "by-hand", "low-level"],
 )
 def test_each_leg_by_hand_lands_on_the_other_instance(
-    fleet: list[Serving], tool: str, arguments: dict[str, Any], expected: str, pair: tuple[int, int]
+    fleet: list[Serving], tool: str, arguments: dict[str, Any], expected: str, address: Any
 ) -> None:
     async def check(*connected: Client) -> None:
         legs, result = 0, await step(connected[0], tool, arguments)
@@ -102,7 +109,7 @@ def test_each_leg_by_hand_lands_on_the_other_instance(
         assert legs >= 1
         assert text(result) == expected
 
-    run(check, *(fleet[index].url for index in pair))
+    run(check, address(fleet[0]), address(fleet[1]))
 
 
 def test_prompts_and_resources_by_hand_land_on_the_other_instance(fleet: list[Serving]) -> None:

@@ -1,7 +1,7 @@
 """A server with every form of a multi-round-trip request, as a process: `python sdkserver.py http|stdio`.
 
 Set up by the environment:
-    SERVER   `mcpserver` (default) or `lowlevel`
+    SERVER   `mcpserver` (default), `lowlevel`, or `both` (http: the low-level one at /low)
     POLICY   `mk1`: request_state_security() from MCPKEYS_*;  `mk1+sdk` and `sdk`: the same, migrating from SECRET;
              `keys`: the SDK's own keys=[SECRET];  `default`: the SDK's process-local key
     SECRET   for the three above;  NAME  the server's name
@@ -14,6 +14,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from mcp.server import MCPServer, Server
@@ -35,6 +37,7 @@ from mcp.types import (
     Tool,
 )
 from pydantic import BaseModel
+from starlette.applications import Starlette
 
 import mcpkeys
 
@@ -153,24 +156,30 @@ def low_level_server(security: RequestStateSecurity | None) -> Server[Any]:
     return server
 
 
-def main(transport: str) -> None:
-    """Serve until SIGTERM (http) or the end of stdin (stdio)."""
-    low = os.environ.get("SERVER") == "lowlevel"
+def built(kind: str) -> MCPServer | Server[Any]:
+    """The server that SERVER names."""
+    low = kind == "lowlevel"
     security = None if low and os.environ.get("POLICY", "mk1") == "mk1" else policy()
-    server = low_level_server(security) if low else mcp_server(security)
-    if transport == "stdio":
-        import anyio
-        from mcp.server.stdio import stdio_server
+    return low_level_server(security) if low else mcp_server(security)
 
-        async def serve() -> None:
-            if isinstance(server, MCPServer):
-                await server.run_stdio_async()
-                return
-            async with stdio_server() as (read, write):
-                await server.run(read, write, server.create_initialization_options())
 
-        anyio.run(serve)
-        return
+def application(kind: str) -> Starlette:
+    """What uvicorn serves: at /mcp, and of `both` the low-level one at /low."""
+    if kind != "both":
+        return built(kind).streamable_http_app(stateless_http=True)
+    high = built("mcpserver").streamable_http_app(stateless_http=True)
+    low = built("lowlevel").streamable_http_app(stateless_http=True, streamable_http_path="/low")
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with high.router.lifespan_context(high), low.router.lifespan_context(low):
+            yield
+
+    return Starlette(routes=[*high.routes, *low.routes], lifespan=lifespan)
+
+
+def serve_http(app: Starlette) -> None:
+    """On a free port, which is printed once it is listened on."""
     import uvicorn
 
     listener = socket.socket()
@@ -181,9 +190,24 @@ def main(transport: str) -> None:
             await super().startup(sockets)
             print(listener.getsockname()[1], flush=True)
 
-    config = uvicorn.Config(server.streamable_http_app(stateless_http=True), log_level="warning", lifespan="on")
-    Announcing(config).run(sockets=[listener])
+    Announcing(uvicorn.Config(app, log_level="warning", lifespan="on")).run(sockets=[listener])
+
+
+def serve_stdio(server: MCPServer | Server[Any]) -> None:
+    """Until stdin ends."""
+    import anyio
+    from mcp.server.stdio import stdio_server
+
+    async def serve() -> None:
+        if isinstance(server, MCPServer):
+            await server.run_stdio_async()
+            return
+        async with stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+
+    anyio.run(serve)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    named = os.environ.get("SERVER", "mcpserver")
+    serve_http(application(named)) if sys.argv[1] == "http" else serve_stdio(built(named))
