@@ -69,7 +69,8 @@ def command(
             code="keyset-name",
         )
     audience = name if audience is None else audience
-    require_audience(audience)
+    for finding in require_audience(audience):
+        note(f"warning: {finding.what}: {finding.why}\n  next: {finding.next}")
     if replacing and not reason:
         raise SettingError(
             "--replace needs --reason",
