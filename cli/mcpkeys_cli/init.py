@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
-from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +14,7 @@ from mcpkeys import registry
 from mcpkeys.audience import require_audience
 from mcpkeys.authoring import Author, Stored, exists
 from mcpkeys.encoding import to_ms
-from mcpkeys.errors import KekUnusable, NotFound, SettingError
+from mcpkeys.errors import NotFound, SettingError
 from mcpkeys.keks import Keks
 from mcpkeys.keyset import Keyset
 from mcpkeys.kms import Kms, scheme_of
@@ -176,21 +176,13 @@ def _create_local(kms: Kms) -> str | None:
     if scheme_of(kms.uri) != "local":
         return None
     from mcpkeys_local.kekfile import create_kek
+    from mcpkeys_local.kms import LocalKms
 
-    path = Path(kms.uri.removeprefix("local://"))
-    if path.exists() or path.is_symlink():
+    path = LocalKms(kms.uri).path
+    if os.path.lexists(path):
         return None
-    try:
-        create_kek(path)
-    except FileExistsError:
-        return None
-    except OSError as exc:
-        raise KekUnusable(
-            f"the KEK {path} cannot be created",
-            why=exc.strerror or type(exc).__name__,
-            next="create its folder, or name another",
-        ) from None
-    return str(path)
+    create_kek(path)
+    return path
 
 
 def _text(made: Keyset, settings: dict[str, str]) -> str:

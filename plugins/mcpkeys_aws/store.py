@@ -78,7 +78,7 @@ class S3Store:
         del fresh  # S3 has read-after-write consistency: there is no other kind of read
         got = self._start_get(self._key, known, MAX_BODY_BYTES, deadline).result()
         if got is objects.ABSENT:
-            raise NotFound(f"nothing is stored at {self.uri}", next=_INIT)
+            raise NotFound(f"there is no keyset at {self.uri}", why="nothing is stored", next=_INIT)
         return got if isinstance(got, Found) else None
 
     def replace(self, body: bytes, expected: str | None, *, deadline: float) -> str:

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from mcpkeys.errors import ConfigurationError, KekUnusable, KmsDenied, KmsUnreachable
 
 KEK_BYTES = 32
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,7 @@ def _check(path: str, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise KekUnusable(
             f"the KEK {path} is not a regular file",
+            why=f"it is {_KINDS.get(stat.S_IFMT(status.st_mode), 'something else')}",
             next="name a file of exactly 32 random bytes; `mcpkeys init` creates a missing one",
         )
     if status.st_mode & 0o077:
@@ -143,8 +145,11 @@ def _refusal(path: str, error: OSError, doing: str = "opened") -> KekUnusable | 
     what = f"the KEK file {path} cannot be {doing}"
     reason = os.strerror(error.errno) if error.errno else type(error).__name__
     if error.errno == errno.ENOENT:
+        dangling = os.path.islink(path)
         return KekUnusable(
-            f"there is no KEK file {path}", next="`mcpkeys init` creates a missing one; otherwise correct the path"
+            f"there is no KEK file {path}",
+            why="it is a symbolic link to nothing" if dangling else "nothing is at this path",
+            next="`mcpkeys init` creates a missing one; otherwise correct the path",
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return KmsDenied(

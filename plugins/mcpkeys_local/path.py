@@ -26,18 +26,20 @@ def path_of(uri: str, scheme: str, example: str) -> str:
             why = f"a {scheme}:// URI has no {name}"
             raise UriError(f"{uri!r} cannot be read", why=why, next=f"write a literal {mark} as %{ord(mark):02X}")
     if not _escapes_are_whole(rest):
-        raise UriError(f"{uri!r} has a percent sign without two hexadecimal digits", next="write a literal % as %25")
+        why = "a percent sign is not followed by two hexadecimal digits"
+        raise UriError(f"{uri!r} cannot be read", why=why, next="write a literal % as %25")
     return checked(unquote_to_bytes(rest).decode("utf-8", "surrogateescape"), uri, example)
 
 
 def checked(path: str, given: str, example: str) -> str:
     """`path` normalised, or `UriError`; `given` is what the message names."""
     if "\0" in path:
-        raise UriError(f"{given!r} has a NUL in its path", next=f"for example {example}")
+        raise UriError(f"{given!r} names no file", why="it has a NUL in its path", next=f"for example {example}")
     if path.endswith("/"):
-        raise UriError(f"{given!r} names a folder, not a file", next=f"add the file's name, for example {example}")
+        raise UriError(f"{given!r} names no file", why="it ends in a slash", next=f"for example {example}")
     if ".." in path.split("/"):
-        raise UriError(f"{given!r} contains `..`", next="write the path without it")
+        why = "it contains `..`, whose meaning depends on symbolic links"
+        raise UriError(f"{given!r} is refused", why=why, next=f"write the path without it, for example {example}")
     return "/" + posixpath.normpath(path).lstrip("/")
 
 

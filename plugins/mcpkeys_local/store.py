@@ -182,6 +182,7 @@ class FileStore:
     def _absent(self) -> NotFound:
         return NotFound(
             f"there is no keyset at {self.path}",
+            why="it is a symbolic link to nothing" if os.path.islink(self.path) else "nothing is at this path",
             next=f"create one: mcpkeys init NAME --keyset {self.uri} --kek URI; or correct MCPKEYS_KEYSET",
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -91,3 +92,26 @@ def test_the_registry_serves_the_examples_schemes_and_first_party_ones_alike(pyt
     assert {"sqlite", "file", "s3"} <= set(told["stores"])
     assert told["kms_type"] == "EnvKms"
     assert Path(told["home"]).is_relative_to(python.parents[1]), "mcpkeys came from the checkout, not from the wheel"
+
+
+def test_the_tutorials_commands_work(python, tmp_path):
+    tutorial = (EXAMPLE.parents[1] / "docs" / "how-to" / "write-a-plugin.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```console\n(.*?)```", tutorial, re.DOTALL)
+    lines = [line.removeprefix("$ ") for line in shown.splitlines() if line.startswith("$ ")]
+    install, *commands = lines
+    assert install == "pip install mcpkeys-example-plugin"
+    script = "\n".join(commands).replace("/var/lib/acme", str(tmp_path))
+    path = f"{python.parent}:{os.environ['PATH']}"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MCPKEYS_"))}
+    done = subprocess.run(
+        ["sh", "-ec", script],
+        env=clean | {"PATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"MCPKEYS_KEYSET='sqlite://{tmp_path}/fleet.db?name=fleet'" in done.stdout
+    assert os.listdir(tmp_path) == ["fleet.db"]

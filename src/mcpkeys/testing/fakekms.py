@@ -111,9 +111,9 @@ class FakeKms:
         if operation == "describe":
             return
         if not self.kek.exists:
-            raise KekUnusable(f"{self.uri} does not exist", next="correct the URI")
+            raise KekUnusable(f"{self.uri} cannot be used", why="it does not exist", next="correct the URI")
         if not self.kek.enabled:
-            raise KekUnusable(f"{self.uri} is disabled", next="enable it")
+            raise KekUnusable(f"{self.uri} cannot be used", why="it is disabled", next="enable it")
 
     def wrap(self, key: bytes, context: WrapContext, *, deadline: float) -> Wrap:
         try:
@@ -124,7 +124,9 @@ class FakeKms:
 
     def unwrap(self, wrap: Wrap, context: WrapContext, *, deadline: float) -> bytes:
         if identity(wrap.kek) != identity(self.uri):
-            raise UnwrapRefused(f"this key is wrapped by another KEK than {self.uri}", next="check MCPKEYS_KEKS")
+            raise UnwrapRefused(
+                f"{self.uri} is not asked to unwrap", why="the wrap names another KEK", next="check MCPKEYS_KEKS"
+            )
         self._enter("unwrap", deadline)
         return self.kek.unseal(wrap.blob, context)
 

@@ -119,7 +119,9 @@ class FakeStore:
         self._enter("read", deadline)
         found = self.place.visible(fresh=fresh)
         if found is None:
-            raise NotFound(f"nothing is stored at {self.uri}", next="create a keyset: mcpkeys init")
+            raise NotFound(
+                f"there is no keyset at {self.uri}", why="nothing is stored", next="create one: mcpkeys init"
+            )
         if found.version == known:
             return None
         return Found(found.body[: MAX_BODY_BYTES + 1], found.version, found.modified_at)

@@ -561,6 +561,7 @@ class StoreContract:
 
     def _well_told(self, error: McpkeysError) -> None:
         assert error.what, "an error says what happened"
+        assert error.why, "an error says why"
         assert error.next, "an error says what to do next"
         told = f"{error} {error.what} {error.why} {error.next}"
         assert "\n" not in told, "an error is one line"

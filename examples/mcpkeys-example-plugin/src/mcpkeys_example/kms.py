@@ -51,7 +51,8 @@ class EnvKms:
 
     def unwrap(self, wrap: Wrap, context: WrapContext, *, deadline: float) -> bytes:
         if wrap.kek != self.uri:
-            raise UnwrapRefused(f"this key is wrapped by another KEK than {self.uri}", next="check MCPKEYS_KEKS")
+            why = "the wrap names another KEK"
+            raise UnwrapRefused(f"{self.uri} is not asked to unwrap", why=why, next="check MCPKEYS_KEKS")
         _in_time(deadline)
         aead = self._aead()
         try:

@@ -142,7 +142,7 @@ class SqliteStore:
         )
 
     def _absent(self) -> NotFound:
-        return NotFound(f"nothing is stored at {self.uri}", next="create a keyset: mcpkeys init")
+        return NotFound(f"there is no keyset at {self.uri}", why="nothing is stored", next="create one: mcpkeys init")
 
 
 def _next_version(database: sqlite3.Connection) -> int:
