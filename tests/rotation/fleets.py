@@ -135,12 +135,13 @@ class Fleet:
 
     def to_phase(self, phase: int) -> Fleet:
         """Through the steps as documented, everyone confirmed, minimum times over."""
-        self.take(1, expect=None)
+        self.wait(1)
+        self.take(1)
         if phase >= 2:
-            self.wait(3 * REFRESH)
+            self.wait(3 * REFRESH + 1)
             self.take(2)
         if phase >= 3:
             self.wait(1)
-            self.wait(TTL + SKEW + 3 * REFRESH)
+            self.wait(TTL + SKEW + REFRESH)
             self.take(3)
         return self
