@@ -110,8 +110,9 @@ def decode_body(token: str) -> bytes | None:
     Canonical: unpadded base64url that re-encodes to itself; padding, `+/`, white space and trailing bits are refused.
     """
     body = token[HEADER_CHARS:]
-    if "+" in body or "/" in body:
-        # pybase64 warns about these before it decodes them, and an application may have made warnings errors.
+    if "=" in body[-1:] or "+" in body or "/" in body:
+        # Its own padding would complete it, and the comparison below would not see the difference. About the other
+        # two pybase64 warns before it decodes them, and an application may have made warnings errors.
         return None
     padded = body + PADDING[len(body) & 3]
     try:
