@@ -23,6 +23,10 @@ CARRIERS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 _PRINCIPAL_LABEL = b"mcp/request-state/principal:"
 
 
+# json.dumps makes such an encoder for every call.
+_compact = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
 class NotGiven(enum.Enum):
     """The type of `NOT_GIVEN`."""
 
@@ -62,7 +66,8 @@ class CallContext:
     principal: object = NOT_GIVEN
 
     def __post_init__(self) -> None:
-        if not (self.params is None or self.params is NOT_GIVEN or isinstance(self.params, Mapping)):
+        params = self.params
+        if not (isinstance(params, dict) or params is None or params is NOT_GIVEN or isinstance(params, Mapping)):
             raise TypeError(f"params is an object or None, not {type(self.params).__name__}")
 
 
@@ -98,7 +103,7 @@ def arguments_digest(value: Any) -> str:
         NoIdentity: the boundary's `json.dumps` of it would raise.
     """
     try:
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+        text = _compact(value)
     except (RecursionError, ValueError, TypeError) as exc:
         raise NoIdentity(type(exc).__name__) from None
     return b64u(hashlib.sha256(text.encode()).digest()[:16])

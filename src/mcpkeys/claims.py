@@ -86,7 +86,7 @@ def kind(value: object) -> str:
 
 def seconds(value: object) -> float | None:
     """A time claim as a finite number of seconds since the epoch, or None where it is none."""
-    if not isinstance(value, int | float):
+    if not isinstance(value, (int, float)):
         return None
     try:
         number = float(value)
@@ -110,8 +110,14 @@ def scalar(value: object) -> str | int | float | bool | None:
 
 def shown(claims: dict[str, Any]) -> dict[str, Any]:
     """The claims without the state, as strict JSON can carry them. `others` lists the names nobody knows."""
-    result: dict[str, Any] = {name: scalar(claims[name]) for name in NAMES if name in claims}
-    others = [scalar(name) for name in claims if name not in NAMES and name != "s"]
-    if others:
-        result["others"] = others[:MAX_OTHERS]
+    result: dict[str, Any] = {}
+    for name in NAMES:
+        if name in claims:
+            value = claims[name]
+            # The ordinary case first: many tokens are inspected in a row.
+            result[name] = value if value.__class__ is str and len(value) <= MAX_SHOWN_CHARS else scalar(value)
+    if len(claims) > len(result) + 1 or "s" not in claims:
+        others = [scalar(name) for name in claims if name not in NAMES and name != "s"]
+        if others:
+            result["others"] = others[:MAX_OTHERS]
     return result

@@ -8,7 +8,6 @@ so that a token that has merely expired since does not hide the other failures.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -26,7 +25,7 @@ from mcpkeys.call import (
     target,
 )
 from mcpkeys.claims import FUTURE_SKEW_SECONDS, BadEnvelope
-from mcpkeys.opening import AeadCache, Check, Result, TokenKey, open_token
+from mcpkeys.opening import Check, Fronts, Result, TokenKey, open_token
 from mcpkeys.ring import Ring
 from mcpkeys.sdktoken import SdkRing
 
@@ -50,9 +49,9 @@ REASONS: Final = (
 is the one that varies; `stale ring` and `codec error` are states of an instance, not of a token."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Inspection:
-    """One token's verdict.
+    """One token's verdict. Not frozen, which would double the cost of making it; nothing here changes one.
 
     Attributes:
         verdict: `accepted`: it opened, and no check failed; those that are `not_checked` were not given.
@@ -102,7 +101,7 @@ def inspect_token(
     call: CallContext = NO_CALL,
     *,
     now: float,
-    aeads: AeadCache | None = None,
+    fronts: Fronts | None = None,
 ) -> Inspection:
     """What the boundary would say of `token` in this call at this moment.
 
@@ -112,7 +111,7 @@ def inspect_token(
             own codec; None without keys.
         call: the call it was used in, as far as it is known.
         now: seconds since the epoch by the server's clock.
-        aeads: a dict of the caller's, to open many tokens of one ring; it will hold derived keys.
+        fronts: a dict of the caller's, to open many tokens of one ring; it will hold derived keys.
 
     Returns:
         An Inspection. Never raises, whatever the token, its claims and the call.
@@ -121,25 +120,26 @@ def inspect_token(
         return _unlooked("no requestState: a first round, the boundary has nothing to verify", "request state")
     if not isinstance(token, str):
         check = Check("string", "fail", f"{claims_of.kind(token)}, not a string", "non-string requestState")
-        return _judge([check, *_unchecked(_OPENING + _CLAIMS)], None, None, {}, None)
+        return _judge([check, *_OPENING, *_CLAIMS], None, None, {}, None)
     if call.method is not NOT_GIVEN and call.method not in CARRIERS:
         return _unlooked("the boundary acts on tools/call, prompts/get and resources/read only", "carrier")
-    opened = open_token(token, ring, aeads)
+    opened = open_token(token, ring, fronts)
     checks = opened.checks
     sizes = {"token": len(token)}
     if opened.payload is None:
-        checks += _unchecked(_CLAIMS)
+        checks += _CLAIMS
         return _judge(checks, opened.key, None, sizes, None)
     sizes["payload"] = len(opened.payload)
     try:
         claims = claims_of.parse(opened.payload)
     except BadEnvelope as exc:
         checks.append(Check("envelope", "fail", str(exc), None if exc.raises else "malformed"))
-        checks += _unchecked(_CLAIMS[1:])
+        checks += _CLAIMS[1:]
         return _judge(checks, opened.key, None, sizes, None)
     fault = claims_of.fault(claims)
-    checks.append(Check("envelope", "fail" if fault else "pass", fault or "version 1", "malformed"))
-    checks += _times(claims, now)
+    checks.append(_ENVELOPE if fault is None else Check("envelope", "fail", fault, "malformed"))
+    checks.append(_minted(claims, now))
+    checks.append(_expiry(claims, now))
     checks += _binding(claims, call)
     checks.append(_audience(claims, call.audience))
     checks += _principal(claims, call.principal)
@@ -151,55 +151,64 @@ def inspect_token(
     return _judge(checks, opened.key, claims_of.shown(claims), sizes, state)
 
 
-_OPENING = (("format", "malformed"), ("key", "unknown key"), ("encoding", "malformed"), ("seal", "seal"))
-_CLAIMS = (
-    ("envelope", "malformed"),
-    ("minted", "minted in the future"),
-    ("expiry", "expired"),
-    ("method", "request binding"),
-    ("target", "request binding"),
-    ("arguments", "request binding"),
-    ("audience", "audience"),
-    ("principal binding", "principal binding error"),
-    ("principal presence", "principal drift"),
-    ("principal", "principal"),
+_BINDING = "request binding"
+_OPENING = tuple(
+    Check(name, "not_checked", "not reached", reason)
+    for name, reason in (("format", "malformed"), ("key", "unknown key"), ("encoding", "malformed"), ("seal", "seal"))
 )
-
-
-def _unchecked(names: tuple[tuple[str, str], ...]) -> Iterator[Check]:
-    return (Check(name, "not_checked", "not reached", reason) for name, reason in names)
+_CLAIMS = tuple(
+    Check(name, "not_checked", "not reached", reason)
+    for name, reason in (
+        ("envelope", "malformed"),
+        ("minted", "minted in the future"),
+        ("expiry", "expired"),
+        ("method", _BINDING),
+        ("target", _BINDING),
+        ("arguments", _BINDING),
+        ("audience", "audience"),
+        ("principal binding", "principal binding error"),
+        ("principal presence", "principal drift"),
+        ("principal", "principal"),
+    )
+)
+_NO_PRESENCE, _NO_PRINCIPAL = _CLAIMS[-2:]
+# Made once: they say the same of every sound token.
+_ENVELOPE = Check("envelope", "pass", "version 1", "malformed")
+_TARGET_NOT_GIVEN = Check("target", "not_checked", "not given", _BINDING)
+_ARGUMENTS_NOT_GIVEN = Check("arguments", "not_checked", "not given", _BINDING)
+_BINDING_NOT_GIVEN = Check("principal binding", "not_checked", "not given", "principal binding error")
+_PRINCIPAL_NOT_GIVEN = Check("principal", "not_checked", "not given", "principal")
 
 
 def _unlooked(detail: str, name: str) -> Inspection:
     check = Check(name, "not_checked", detail, None)
-    return Inspection("unverified", None, (check, *_unchecked(_OPENING + _CLAIMS)), None, None, {})
+    return Inspection("unverified", None, (check, *_OPENING, *_CLAIMS), None, None, {})
 
 
 def _judge(
     checks: list[Check], key: TokenKey | None, claims: dict[str, Any] | None, sizes: dict[str, int], state: str | None
 ) -> Inspection:
-    failed = next((check for check in checks if check.result == "fail"), None)
-    if failed is not None:
-        return Inspection("rejected", failed.reason, tuple(checks), key, claims, sizes, state)
-    verdict: Verdict = "unverified" if claims is None else "accepted"
-    return Inspection(verdict, None, tuple(checks), key, claims, sizes, state)
+    for check in checks:
+        if check[1] == "fail":
+            return Inspection("rejected", check[3], tuple(checks), key, claims, sizes, state)
+    return Inspection("unverified" if claims is None else "accepted", None, tuple(checks), key, claims, sizes, state)
 
 
-def _times(claims: dict[str, Any], now: float) -> Iterator[Check]:
-    # The boundary's own expressions, stated positively: a NaN claim fails them.
-    iat, exp = claims.get("iat", NOT_GIVEN), claims.get("exp", NOT_GIVEN)
+def _minted(claims: dict[str, Any], now: float) -> Check:
+    # The boundary's own expression, stated positively: a NaN claim fails it. So does `_expiry`'s.
+    iat = claims.get("iat", NOT_GIVEN)
     if iat is NOT_GIVEN:
-        yield Check("minted", "not_checked", "no such claim", "minted in the future")
-    elif isinstance(iat, int | float) and iat <= now + FUTURE_SKEW_SECONDS:
-        yield Check("minted", "pass", _ago(iat, now), "minted in the future")
-    else:
-        yield Check("minted", "fail", _ago(iat, now), "minted in the future")
+        return Check("minted", "not_checked", "no such claim", "minted in the future")
+    sound = isinstance(iat, (int, float)) and iat <= now + FUTURE_SKEW_SECONDS
+    return Check("minted", "pass" if sound else "fail", _ago(iat, now), "minted in the future")
+
+
+def _expiry(claims: dict[str, Any], now: float) -> Check:
+    exp = claims.get("exp", NOT_GIVEN)
     if exp is NOT_GIVEN:
-        yield Check("expiry", "not_checked", "no such claim", "expired")
-    elif isinstance(exp, int | float) and now < exp:
-        yield Check("expiry", "pass", _ago(exp, now), "expired")
-    else:
-        yield Check("expiry", "fail", _ago(exp, now), "expired")
+        return Check("expiry", "not_checked", "no such claim", "expired")
+    sound = isinstance(exp, (int, float)) and now < exp
+    return Check("expiry", "pass" if sound else "fail", _ago(exp, now), "expired")
 
 
 def _ago(value: object, now: float) -> str:
@@ -213,12 +222,12 @@ def _binding(claims: dict[str, Any], call: CallContext) -> list[Check]:
     method, params = call.method, call.params
     checks = [_compared("method", claims.get("m"), method)]
     if params is NOT_GIVEN:
-        return [*checks, *_not_given("target", "arguments")]
+        return [*checks, _TARGET_NOT_GIVEN, _ARGUMENTS_NOT_GIVEN]
     if isinstance(method, NotGiven):
         # Told by the token itself, and only used to read the params its way; the method stays unchecked.
         claimed = claims.get("m")
         if not isinstance(claimed, str):
-            return [*checks, *_not_given("target", "arguments")]
+            return [*checks, _TARGET_NOT_GIVEN, _ARGUMENTS_NOT_GIVEN]
         method = claimed
     assert params is None or not isinstance(params, NotGiven)
     raising: list[Check] = []
@@ -238,15 +247,11 @@ def _binding(claims: dict[str, Any], call: CallContext) -> list[Check]:
 
 def _compared(name: str, claim: object, given: str | NotGiven) -> Check:
     if isinstance(given, NotGiven):
-        return Check(name, "not_checked", f"bound to {claims_of.scalar(claim)!r}; not given", "request binding")
+        return Check(name, "not_checked", f"bound to {claims_of.scalar(claim)!r}; not given", _BINDING)
     if claim == given:
-        return Check(name, "pass", repr(given)[:200], "request binding")
+        return Check(name, "pass", given if len(given) <= 200 else given[:200] + "…", _BINDING)
     detail = f"bound to {claims_of.scalar(claim)!r}, used with {claims_of.scalar(given)!r}"
-    return Check(name, "fail", detail, "request binding")
-
-
-def _not_given(*names: str) -> Iterator[Check]:
-    return (Check(name, "not_checked", "not given", "request binding") for name in names)
+    return Check(name, "fail", detail, _BINDING)
 
 
 def _audience(claims: dict[str, Any], expected: str | NotGiven | None) -> Check:
@@ -266,18 +271,15 @@ def _principal(claims: dict[str, Any], principal: object) -> list[Check]:
     claim = claims.get("p")
     if principal is NOT_GIVEN:
         bound = "bound to nobody" if claim is None else "bound to a principal"
-        return [
-            Check("principal binding", "not_checked", "not given", "principal binding error"),
-            Check("principal presence", "not_checked", f"{bound}; not given", "principal drift"),
-            Check("principal", "not_checked", "not given", "principal"),
-        ]
+        presence = Check("principal presence", "not_checked", f"{bound}; not given", "principal drift")
+        return [_BINDING_NOT_GIVEN, presence, _PRINCIPAL_NOT_GIVEN]
     fault = _binding_fault(principal)
     if fault is not None:
         detail = "bind_principal raised" if isinstance(principal, BaseException) else fault
         return [
             Check("principal binding", "fail", detail, fault),
-            Check("principal presence", "not_checked", "not reached", "principal drift"),
-            Check("principal", "not_checked", "not reached", "principal"),
+            _NO_PRESENCE,
+            _NO_PRINCIPAL,
         ]
     binding = Check(
         "principal binding", "pass", "no principal" if principal is None else "a principal", "principal binding error"
@@ -291,7 +293,7 @@ def _principal(claims: dict[str, Any], principal: object) -> list[Check]:
         return [
             binding,
             Check("principal presence", "fail", detail, "principal drift"),
-            Check("principal", "not_checked", "not reached", "principal"),
+            _NO_PRINCIPAL,
         ]
     presence = Check(
         "principal presence", "pass", "neither has one" if claim is None else "both have one", "principal drift"

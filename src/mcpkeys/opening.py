@@ -24,7 +24,7 @@ KeyState = Literal["minting", "verifying", "retired", "unknown", "sdk"]
 
 _SDK_FRONT = re.compile(r"v1\.[A-Za-z0-9_-]+", re.ASCII)
 _SDK_MIN_CHARS = len(sdktoken.VERSION) + 43
-_MAX_AEADS = 4096
+_MAX_FRONTS = 4096
 
 
 class Check(NamedTuple):
@@ -71,8 +71,31 @@ class Opened(NamedTuple):
     payload: bytes | None
 
 
-AeadCache = dict[str, AESGCM]
-"""Derived keys by header, for callers that open many tokens of one ring. Goes with the caller."""
+# Made once: they say the same of every sound token.
+_FORMAT = Check("format", "pass", "mk1", "malformed")
+_ENCODING = Check("encoding", "pass", "canonical base64url", "malformed")
+_SEAL = Check("seal", "pass", "the tag verifies", "seal")
+_FORGED = Check("seal", "fail", "the tag does not verify: changed, cut, or another service's", "seal")
+_UNREACHED = {
+    name: Check(name, "not_checked", "not reached", reason)
+    for name, reason in (("key", "unknown key"), ("encoding", "malformed"), ("seal", "seal"))
+}
+
+
+class Front(NamedTuple):
+    """What a header tells: the key it names, the check of it, the derived key where there is one."""
+
+    key: TokenKey
+    check: Check
+    aead: AESGCM | None
+    aad: bytes
+
+    def __repr__(self) -> str:
+        return f"Front({self.key!r})"
+
+
+Fronts = dict[str, Front]
+"""By header, for callers that open many tokens of one ring. Holds derived keys; goes with the caller."""
 
 
 def is_sdk_token(text: str) -> bool:
@@ -80,7 +103,7 @@ def is_sdk_token(text: str) -> bool:
     return len(text) >= _SDK_MIN_CHARS and _SDK_FRONT.fullmatch(text) is not None
 
 
-def open_token(text: str, ring: Ring | SdkRing | None, aeads: AeadCache | None = None) -> Opened:
+def open_token(text: str, ring: Ring | SdkRing | None, fronts: Fronts | None = None) -> Opened:
     """Open `text` by the ring's keys. Never raises, whatever the text.
 
     Args:
@@ -95,38 +118,41 @@ def open_token(text: str, ring: Ring | SdkRing | None, aeads: AeadCache | None =
         return Opened(
             [_malformed("format", detail or "does not begin with v1."), *_unopened("key", "seal")], None, None
         )
-    return _open_mk1(text, ring, {} if aeads is None else aeads)
+    return _open_mk1(text, ring, {} if fronts is None else fronts)
 
 
-def _open_mk1(text: str, ring: Ring | None, aeads: AeadCache) -> Opened:
+def _open_mk1(text: str, ring: Ring | None, fronts: Fronts) -> Opened:
     limit = DEFAULT_MAX_TOKEN_CHARS if ring is None else ring.max_token_chars
     fault = _format_fault(text, limit)
     if fault is not None:
         return Opened([_malformed("format", fault), *_unopened("key", "encoding", "seal")], None, None)
     head = text[: token.HEADER_CHARS]
-    key = _key(head, ring)
-    checks = [Check("format", "pass", "mk1", "malformed"), _key_check(key, ring)]
+    front = fronts.get(head)
+    if front is None:
+        front = _front(head, ring)
+        if len(fronts) >= _MAX_FRONTS:
+            fronts.clear()
+        fronts[head] = front
+    key, key_check, aead, aad = front
     sealed = token.decode_body(text)
     if sealed is None or len(sealed) < token.NONCE_BYTES + token.TAG_BYTES:
-        checks.append(_malformed("encoding", "the body is not the one canonical spelling of base64url: damaged or cut"))
-        return Opened([*checks, *_unopened("seal")], key, None)
-    checks.append(Check("encoding", "pass", "canonical base64url", "malformed"))
-    if ring is None or not key.usable:
-        why = "no keys were given" if ring is None else "no key to open it with"
-        return Opened([*checks, Check("seal", "not_checked", why, "seal")], key, None)
-    aead = aeads.get(head)
+        fault = "the body is not the one canonical spelling of base64url: damaged or cut"
+        return Opened([_FORMAT, key_check, _malformed("encoding", fault), *_unopened("seal")], key, None)
     if aead is None:
-        aead = ring.keys[key.kid].derive(unb64u(head[16:]))
-        if len(aeads) >= _MAX_AEADS:
-            aeads.clear()
-        aeads[head] = aead
+        why = "no keys were given" if ring is None else "no key to open it with"
+        return Opened([_FORMAT, key_check, _ENCODING, Check("seal", "not_checked", why, "seal")], key, None)
     try:
-        payload = aead.decrypt(sealed[: token.NONCE_BYTES], sealed[token.NONCE_BYTES :], head.encode())
+        payload = aead.decrypt(sealed[: token.NONCE_BYTES], sealed[token.NONCE_BYTES :], aad)
     except InvalidTag:
-        checks.append(Check("seal", "fail", "the tag does not verify: changed, cut, or another service's", "seal"))
-        return Opened(checks, key, None)
-    checks.append(Check("seal", "pass", "the tag verifies", "seal"))
-    return Opened(checks, key, payload)
+        return Opened([_FORMAT, key_check, _ENCODING, _FORGED], key, None)
+    return Opened([_FORMAT, key_check, _ENCODING, _SEAL], key, payload)
+
+
+def _front(head: str, ring: Ring | None) -> Front:
+    """What the header alone tells."""
+    key = _key(head, ring)
+    aead = ring.keys[key.kid].derive(unb64u(head[16:])) if ring is not None and key.usable else None
+    return Front(key, _key_check(key, ring), aead, head.encode())
 
 
 def _format_fault(text: str, limit: int) -> str | None:
@@ -190,9 +216,9 @@ def _open_sdk(text: str, ring: SdkRing | None, limit: int | None) -> Opened:
     checks.append(Check("key", "pass", f"{kid} is one of the SDK keys given", "unknown key"))
     payload = ring.open(text) if ring is not None else "seal"
     if isinstance(payload, str):
-        checks.append(Check("seal", "fail", "the tag does not verify: changed, cut, or another service's", "seal"))
+        checks.append(_FORGED)
         return Opened(checks, key, None)
-    checks.append(Check("seal", "pass", "the tag verifies", "seal"))
+    checks.append(_SEAL)
     return Opened(checks, key, payload)
 
 
@@ -200,8 +226,5 @@ def _malformed(name: str, detail: str) -> Check:
     return Check(name, "fail", detail, "malformed")
 
 
-_REASONS = {"key": "unknown key", "encoding": "malformed", "seal": "seal"}
-
-
 def _unopened(*names: str) -> Iterator[Check]:
-    return (Check(name, "not_checked", "not reached", _REASONS[name]) for name in names)
+    return (_UNREACHED[name] for name in names)
