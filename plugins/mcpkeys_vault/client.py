@@ -72,7 +72,9 @@ class VaultClient:
                 renewed = self._credentials.renew_after_refusal(token, deadline)
                 if isinstance(renewed, Reply):
                     return renewed
-                if renewed:
+                if renewed or not fresh:
+                    # The token lives and yet it was not the policies that refused: this node may not know it yet.
+                    fresh = fresh or not renewed
                     continue
             elif reply.failure == "lost" and breaks:
                 breaks -= 1
