@@ -44,13 +44,25 @@ def bounded(work: Callable[[], T], deadline: float) -> T:
     if seconds <= 0:
         raise DeadlinePassed
     thread = threading.Thread(target=run, name="mcpkeys-gcp", daemon=True)
-    thread.start()
-    thread.join(seconds)
+    try:
+        thread.start()
+    except RuntimeError:  # Python 3.12 starts no thread at exit, where a farewell is written: its own time-outs must do
+        run()
+    else:
+        thread.join(seconds)
     if not box.done:
         raise DeadlinePassed
     if box.error is not None:
         raise box.error
     return box.value  # type: ignore[return-value]  # done without error: it is what work returned
+
+
+def left(deadline: float) -> float:
+    """Seconds until `deadline`; raises `DeadlinePassed`."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise DeadlinePassed
+    return seconds
 
 
 def pause(attempt: int, deadline: float, *, base: float, cap: float) -> bool:

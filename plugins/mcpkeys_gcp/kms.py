@@ -16,31 +16,22 @@ from mcpkeys.errors import (
     KmsDenied,
     KmsUnreachable,
     McpkeysError,
-    SettingError,
     UnwrapRefused,
-    UriError,
 )
-from mcpkeys.kms import KekState, Wrap, WrapContext, scheme_of
+from mcpkeys.kms import KekState, Wrap, WrapContext
 from mcpkeys_gcp import forks
 from mcpkeys_gcp.answers import explain, garbage, late
-from mcpkeys_gcp.bounded import DeadlinePassed, pause
+from mcpkeys_gcp.bounded import left, pause
 from mcpkeys_gcp.identity import Identity
 from mcpkeys_gcp.quiet import quiet
+from mcpkeys_gcp.uri import parse_kek, service_endpoint
 
-ENDPOINT_VARIABLE = "MCPKEYS_GCP_KMS_ENDPOINT"
-ENDPOINT = "cloudkms.googleapis.com:443"
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform", "https://www.googleapis.com/auth/cloudkms")
 MAX_KEY_BYTES = 64
 MAX_BLOB_BYTES = 8192
 ATTEMPTS = 4
 """Tries per call at most, while the deadline allows: throttled, unreachable and garbled answers are tried again."""
-_URI = re.compile(
-    r"gcpkms://(projects/[a-z0-9][a-z0-9.:-]{0,79}/locations/[a-z0-9-]{1,63}"
-    r"/keyRings/[A-Za-z0-9_-]{1,63}/cryptoKeys/[A-Za-z0-9_-]{1,63})"
-)
 _VERSION = re.compile(r"/cryptoKeyVersions/([0-9]{1,19})")
-_ENDPOINT = re.compile(r"([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:]{2,45}\]):([0-9]{1,5})")
-_EXAMPLE = "gcpkms://projects/P/locations/L/keyRings/R/cryptoKeys/K"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +74,7 @@ class GcpKms:
         for module in ("google.auth", "google.cloud.kms_v1", "google_crc32c", "grpc"):
             if find_spec(module) is None:
                 raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-        self._endpoint = _endpoint()
+        self._endpoint = service_endpoint()
         self._credentials, self._channel = session if isinstance(session, tuple) else (session, None)
         self._home = os.getpid()
         self._lock = threading.Lock()
@@ -253,9 +244,7 @@ class GcpKms:
                 with forks.in_flight(), quiet():
                     line = self._connect()
                     metadata = line.identity.headers(f"https://{self._endpoint}/", deadline)
-                    seconds = deadline - time.monotonic()
-                    if seconds <= 0:
-                        raise DeadlinePassed
+                    seconds = left(deadline)
                     # retry=None: with the client's own policy `timeout` bounds one try, not the call
                     reply = getattr(line.client, method)(
                         request=request, retry=None, timeout=seconds, metadata=metadata
@@ -316,34 +305,3 @@ class GcpKms:
 
 def _as_it_is(reply: Any) -> Any:
     return reply
-
-
-def parse_kek(uri: str) -> str:
-    """The crypto key's resource name. Raises `UriError`."""
-    scheme_of(uri)
-    match = _URI.fullmatch(uri)
-    if match is not None:
-        return match[1]
-    front, found, _ = uri.partition("/cryptoKeyVersions")
-    if found and _URI.fullmatch(front):
-        raise UriError(
-            "a gcpkms:// URI names a key, not one of its versions",
-            why="wrapping uses the primary version, unwrapping the one that wrapped",
-            next=f"use {front}",
-        )
-    raise UriError(f"{uri!r} is not a Google Cloud KMS URI", why="its form is fixed", next=f"use {_EXAMPLE}")
-
-
-def _endpoint() -> str:
-    """`host:port` of the service: MCPKEYS_GCP_KMS_ENDPOINT, or Google's. Raises `SettingError`."""
-    value = os.environ.get(ENDPOINT_VARIABLE, "").strip()
-    if not value:
-        return ENDPOINT
-    match = _ENDPOINT.fullmatch(value)
-    if match is None or not 1 <= int(match[2]) <= 65535:
-        raise SettingError(
-            f"{ENDPOINT_VARIABLE} is not host:port",
-            why=f"it has {len(value)} characters" + (" and a scheme" if "://" in value else ""),
-            next=f"for example {ENDPOINT_VARIABLE}=cloudkms.europe-west3.rep.googleapis.com:443 (TLS is always used)",
-        )
-    return value

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mcpkeys.errors import ConfigurationError
-from mcpkeys_gcp.kms import parse_kek
-from mcpkeys_gcp.store import parse_keyset
+from mcpkeys_gcp.uri import parse_kek, parse_keyset
 
 Role = Literal["server", "operator", "inspector"]
 

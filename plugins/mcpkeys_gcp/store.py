@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,12 +12,13 @@ from importlib.util import find_spec
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from mcpkeys.errors import Conflict, McpkeysError, NotFound, StoreDenied, UriError
-from mcpkeys.store import MAX_BODY_BYTES, MAX_REPORT_BYTES, Found, check_instance, scheme_of
+from mcpkeys.errors import Conflict, McpkeysError, NotFound, StoreDenied
+from mcpkeys.store import MAX_BODY_BYTES, MAX_REPORT_BYTES, Found, check_instance
 from mcpkeys_gcp import forks
-from mcpkeys_gcp.bounded import DeadlinePassed, bounded, pause
+from mcpkeys_gcp.bounded import DeadlinePassed, bounded, left, pause
 from mcpkeys_gcp.outcomes import conflict, explain, garbage, late, missing
 from mcpkeys_gcp.quiet import quiet
+from mcpkeys_gcp.uri import parse_generation, parse_keyset
 
 T = TypeVar("T")
 
@@ -29,7 +28,6 @@ ATTEMPTS = 3
 """Tries per call at most where nobody answers. Throttled calls are tried until the deadline."""
 PARALLEL = 16
 """Reports read at a time."""
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _SUFFIX = ".json"
 _MOVED = 5
 """Reads of an object that is overwritten between its metadata and its content, before that is an error."""
@@ -94,17 +92,16 @@ class GcsStore:
 
     def replace(self, body: bytes, expected: str | None, *, deadline: float) -> str:
         """Write if the stored generation is `expected` (None: nothing is stored). See `mcpkeys.store.Store`."""
-        generation = 0 if expected is None else _generation(expected)
+        generation = 0 if expected is None else parse_generation(expected)
         if generation is None:
             raise conflict(self._uri)
         unsure = False
 
         def work(line: _Line, seconds: float) -> str:
             nonlocal unsure
-            left = deadline - time.monotonic()
             try:
                 # Half of the time that is left: if no reply comes, what was written can still be read back.
-                return self._upload(line, self._object, body, max(0.05, left / 2), generation)
+                return self._upload(line, self._object, body, left(deadline) / 2, generation)
             except Exception as exc:
                 error, chance = explain(exc, self._uri)
                 if chance == "unsure":
@@ -152,7 +149,7 @@ class GcsStore:
             delimiter="/",
             fields=_FIELDS,
             page_size=self.page_size,
-            timeout=_left(deadline),
+            timeout=left(deadline),
             retry=None,
         )
         for page in listing.pages:
@@ -160,7 +157,7 @@ class GcsStore:
                 instance = blob.name.removeprefix(self._prefix).removesuffix(_SUFFIX)
                 if blob.name == f"{self._prefix}{instance}{_SUFFIX}" and _is_instance(instance):
                     names.append(instance)
-            _left(deadline)
+            left(deadline)
         return names
 
     def _report(self, line: _Line, instance: str, deadline: float) -> Found | None:
@@ -234,7 +231,7 @@ class GcsStore:
         attempt = 0
         while True:
             try:
-                return work(self._connect(), _left(deadline))
+                return work(self._connect(), left(deadline))
             except Exception as exc:
                 error, chance = explain(exc, self._uri)
                 error.__traceback__ = error.__context__ = error.__cause__ = None
@@ -250,6 +247,9 @@ class GcsStore:
                 from google.cloud.storage import Client  # type: ignore[import-untyped]
 
                 client = Client(project=None, credentials=self._credentials)
+                # Newer clients ask for the bucket's metadata behind our back, for tracing: a call that nobody granted.
+                if hasattr(client, "_bucket_metadata_cache"):
+                    client._bucket_metadata_cache = None
                 self._line = _Line(os.getpid(), client, client.bucket(self._bucket))
             return self._line
 
@@ -260,7 +260,7 @@ class GcsStore:
         for _ in range(_MOVED):
             head = line.bucket.blob(name)
             try:
-                head.reload(timeout=_left(deadline), retry=None)
+                head.reload(timeout=left(deadline), retry=None)
             except api.NotFound:
                 raise missing(self._uri) from None
             if not isinstance(head.generation, int) or head.time_created is None or head.size is None:
@@ -273,7 +273,7 @@ class GcsStore:
             exact = line.bucket.blob(name, generation=head.generation)
             cut = {"end": most} if head.size > most else {}  # inclusive; a part has no checksum
             try:
-                body = exact.download_as_bytes(timeout=_left(deadline), retry=None, **cut)
+                body = exact.download_as_bytes(timeout=left(deadline), retry=None, **cut)
             except api.NotFound:
                 continue  # overwritten or deleted since: look again
             if len(body) != min(head.size, most + 1):
@@ -297,49 +297,9 @@ class GcsStore:
         return str(blob.generation)
 
 
-def _left(deadline: float) -> float:
-    """Seconds until `deadline`; raises `DeadlinePassed`."""
-    seconds = deadline - time.monotonic()
-    if seconds <= 0:
-        raise DeadlinePassed
-    return seconds
-
-
-def _generation(version: str) -> int | None:
-    """A generation from its canonical decimal form; None for anything else."""
-    if not version.isascii() or not version.isdigit() or len(version) > 19:
-        return None
-    number = int(version)
-    return number if 0 < number < 1 << 63 and str(number) == version else None
-
-
 def _is_instance(text: str) -> bool:
     try:
         check_instance(text)
     except ValueError:
         return False
     return True
-
-
-def parse_keyset(uri: str) -> tuple[str, str]:
-    """Bucket and object. Raises `UriError`."""
-    scheme_of(uri)
-    bucket, _, name = uri.removeprefix("gs://").partition("/")
-    example = "for example gs://acme-keys/fleet.keyset.json"
-    if not uri.startswith("gs://") or _BUCKET.fullmatch(bucket) is None:
-        raise UriError(
-            f"{uri!r} names no bucket",
-            why="a bucket's name is 3 to 222 small letters, digits, dots, dashes and underscores",
-            next=example,
-        )
-    if not name or name.startswith("/") or name.endswith("/") or "//" in name or any(c in name for c in "?#*[]"):
-        raise UriError(
-            f"{uri!r} names no object",
-            why="an object's name is not empty, has no empty part between slashes and none of ? # * [ ]",
-            next=example,
-        )
-    if any(part in (".", "..") for part in name.split("/")) or len(name.encode()) > 980:
-        raise UriError(
-            f"{uri!r} names no usable object", why="a part is . or .., or it is over 980 bytes", next=example
-        )
-    return bucket, name

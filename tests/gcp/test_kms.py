@@ -33,7 +33,7 @@ from mcpkeys_gcp.kms import GcpKms
 
 NAME = "projects/acme.com:prod/locations/europe-west3/keyRings/mcpkeys/cryptoKeys/fleet_1"
 URI = f"gcpkms://{NAME}"
-FORKS = 8
+FORKS = 6
 CONTEXT = WrapContext("seal", "fleet", "AbCdEfGhIjKl")
 
 
