@@ -49,9 +49,10 @@ def vault_policy(role: Role, keyset_name: str, keks: Sequence[str], keyset_uri: 
         parts += _transit(role, keyset_name, key, namespace)
     if keyset_uri.startswith("vaultkv://"):
         parts += _kv(role, keyset_uri, namespace)
-    parts.append("# Its own token: how long it lives, and more of it.\n")
+    parts.append("# Its own token: how long it lives, more of that, and what it may do (for `mcpkeys doctor`).\n")
     parts.append(_rule("auth/token/lookup-self", ["read"]))
     parts.append(_rule("auth/token/renew-self", ["update"]))
+    parts.append(_rule("sys/capabilities-self", ["update"]))
     return "\n".join(parts)
 
 

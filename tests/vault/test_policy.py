@@ -15,6 +15,7 @@ from mcpkeys.errors import KmsDenied, StoreDenied, UriError
 from mcpkeys.kms import WrapContext
 from mcpkeys_vault.kms import VaultKms
 from mcpkeys_vault.policy import vault_policy
+from mcpkeys_vault.rights import excess_rights
 from mcpkeys_vault.store import VaultKvStore
 
 KID = "AbCdEfGhIjKl"
@@ -199,6 +200,24 @@ def test_an_inspector_reads_all_and_writes_nothing(world: World) -> None:
         store.delete_report(world.instance, deadline=soon())
     with pytest.raises(KmsDenied):
         world.kms().wrap(b"x", WrapContext("seal", "fleet", KID), deadline=soon())
+
+
+@pytest.mark.parametrize("role", ["server", "operator", "inspector"])
+def test_a_printed_policy_has_no_right_that_doctor_would_call_excess(world: World, role: str) -> None:
+    world.role(role)
+    assert excess_rights(role, [world.kek], world.keyset, deadline=soon()) == []
+
+
+def test_every_right_beyond_the_role_is_named(world: World) -> None:
+    world.role("operator")
+    excess = excess_rights("server", [world.kek], world.keyset, deadline=soon())
+    assert f"update on transit/encrypt/{world.key}" in excess
+    assert f"update on secret/data/{world.path}" in excess
+    world.env.setenv("VAULT_TOKEN", world.bao.token)
+    assert any(right.startswith("root on") for right in excess_rights("server", [world.kek], "-", deadline=soon()))
+    world.env.setenv("VAULT_TOKEN", world.bao.token_for('path "cubbyhole/x" { capabilities = ["read"] }'))
+    with pytest.raises(KmsDenied, match="rights"):
+        excess_rights("server", [world.kek], world.keyset, deadline=soon())
 
 
 def test_a_policy_of_the_root_reaches_a_key_and_a_keyset_in_a_namespace(
