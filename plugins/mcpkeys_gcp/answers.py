@@ -13,8 +13,11 @@ _LONG_WORD = re.compile(r"[A-Za-z0-9+/=_-]{44,}")
 
 
 def one_line(text: str, most: int = 240) -> str:
-    """A server's words as one line of printable ASCII; words long enough to be a key or a blob are cut out."""
-    plain = _LONG_WORD.sub("[...]", _NOT_PLAIN.sub(" ", text)).strip()
+    """A server's words as one line of printable ASCII; words long enough to be a key or a blob are cut out.
+
+    Names of resources stay: they are long, public, and what the reader needs.
+    """
+    plain = _LONG_WORD.sub(lambda m: m[0] if "/keyRings/" in m[0] else "[...]", _NOT_PLAIN.sub(" ", text)).strip()
     return plain if len(plain) <= most else plain[: most - 3] + "..."
 
 
@@ -91,6 +94,8 @@ def explain(exc: BaseException, name: str, *, wrapping: bool, version: str = "")
     if isinstance(exc, api.FailedPrecondition):
         return _not_now(name, said, wrapping=wrapping, version=version)
     if isinstance(exc, api.InvalidArgument):
+        if "crc32c" in said.lower() or "checksum" in said.lower():
+            return garbage("the request arrived damaged: its checksum did not match")
         if wrapping:
             return KekUnusable(
                 f"the key {name} cannot wrap",

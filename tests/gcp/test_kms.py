@@ -126,6 +126,7 @@ def test_an_unusable_version_is_named_with_the_way_out(double, kms, state):
     double.keys[NAME].states[1] = state
     with pytest.raises(KekUnusable, match="version 1 ") as caught:
         kms.unwrap(wrap, CONTEXT, deadline=soon())
+    assert f"{NAME}/cryptoKeyVersions/1 is not enabled" in caught.value.why
     assert state.name in caught.value.why
     assert "mcpkeys rewrap" in caught.value.next
 
@@ -181,6 +182,31 @@ def test_throttled_calls_are_tried_again(double, kms):
         wrap = kms.wrap(key, CONTEXT, deadline=soon())
     assert [method for method, _ in double.calls] == ["Encrypt"] * 3
     assert kms.unwrap(wrap, CONTEXT, deadline=soon()) == key
+
+
+def test_a_request_that_arrived_damaged_is_no_refusal(double, kms):
+    """Google answers it by INVALID_ARGUMENT, as it answers a wrong context."""
+    key = os.urandom(32)
+    details = "The checksum in field ciphertext_crc32c did not match the data in field ciphertext."
+    with double.fault(Fault(code=grpc.StatusCode.INVALID_ARGUMENT, details=details, times=2)):
+        wrap = kms.wrap(key, CONTEXT, deadline=soon())
+        assert kms.unwrap(wrap, CONTEXT, deadline=soon()) == key
+    with (
+        double.fault(Fault(code=grpc.StatusCode.INVALID_ARGUMENT, details=details)),
+        pytest.raises(KmsUnreachable, match="damaged"),
+    ):
+        kms.unwrap(wrap, CONTEXT, deadline=soon())
+
+
+def test_a_blob_that_a_server_quotes_is_cut_out(double, kms):
+    quoted = "pLaNtEd0" * 8
+    with (
+        double.fault(Fault(code=grpc.StatusCode.PERMISSION_DENIED, details=f"denied\nfor {quoted}\x07")),
+        pytest.raises(KmsDenied) as caught,
+    ):
+        kms.wrap(os.urandom(32), CONTEXT, deadline=soon())
+    assert "pLaNtEd0" not in str(caught.value)
+    assert str(caught.value).isprintable()
 
 
 def test_answers_are_not_tried_again(double, kms):
@@ -325,7 +351,7 @@ except McpkeysError as error:
 def standing(tmp_path_factory) -> Iterator[dict]:
     """The double as a program of its own, as `make demo KEK=gcp` starts it."""
     process = subprocess.Popen(
-        [sys.executable, gcpkms.__file__, "--dir", str(tmp_path_factory.mktemp("gcpkms"))],
+        [sys.executable, gcpkms.__file__, "--until-eof", "--dir", str(tmp_path_factory.mktemp("gcpkms"))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -6,7 +6,7 @@ comes from there is gathered in `GOOGLE_SAYS`; everything else (ciphertext layou
 In a test:      `with GcpKmsDouble() as double: ...`, driven by the real google-cloud-kms client.
 From a shell:   `python tests/servers/gcpkms.py [--key NAME ...]` prints one JSON line with the environment a server
                 needs (endpoint, CA, service-account file) and the KEK's URIs, then serves until
-                stdin is closed or SIGTERM.
+                SIGTERM or SIGINT (with --until-eof: until stdin is closed).
 """
 
 from __future__ import annotations
@@ -444,6 +444,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--key", action="append", default=[], help="a CryptoKey's full name; repeatable")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--dir", help="where the CA and the service-account file go; default: a temporary directory")
+    parser.add_argument("--until-eof", action="store_true", help="stop when stdin is closed, too")
     options = parser.parse_args(argv)
     double = GcpKmsDouble(tls=True, keys=tuple(options.key) or (DEFAULT_KEY,))
     account = ServiceAccount()
@@ -469,11 +470,11 @@ def main(argv: list[str]) -> int:
         print(json.dumps({"environment": environment, "keks": [double.uri(n) for n in double.keys]}), flush=True)
 
         def watch_stdin() -> None:
-            if not sys.stdin.isatty():
-                sys.stdin.buffer.read()
-                done.set()
+            sys.stdin.buffer.read()
+            done.set()
 
-        threading.Thread(target=watch_stdin, daemon=True).start()
+        if options.until_eof:
+            threading.Thread(target=watch_stdin, daemon=True).start()
         done.wait()
     double.stop()
     return 0

@@ -4,6 +4,9 @@ Seen right: `ifGenerationMatch` answers 412, racing writers have one winner, rea
 Laxer than Google: `ifGenerationMatch` and `ifGenerationNotMatch` are ignored on reads; no IAM, no quota, no
 authentication; a listing of a bucket that is not there is 404 with a bare body. Faults come from a `FaultProxy`
 before it.
+
+From a shell: `python tests/servers/gcs.py` prints one JSON line with the environment a server needs and a keyset URI
+in a new bucket, then serves until SIGTERM or SIGINT.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import socket
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -89,3 +94,19 @@ def serving(port: int | None = None) -> Iterator[Gcs]:
     finally:
         process.kill()
         process.wait()
+
+
+def main() -> int:
+    done = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: done.set())
+    with serving() as server:
+        environment = {"STORAGE_EMULATOR_HOST": server.address}
+        keyset = f"gs://{server.new_bucket()}/fleet.keyset.json"
+        print(json.dumps({"environment": environment, "keyset": keyset}), flush=True)
+        done.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
