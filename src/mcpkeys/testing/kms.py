@@ -201,6 +201,15 @@ class KmsContract:
 
         self._refused(kms, shift)
 
+    @pytest.mark.parametrize("part", ["keyset", "kid"])
+    @pytest.mark.parametrize("change", ["missing", "extra"])
+    def test_a_context_with_something_missing_or_extra_is_refused(self, kms: Kms, part: str, change: str) -> None:
+        def changed(context: WrapContext) -> WrapContext:
+            value = "" if change == "missing" else getattr(context, part) + "x"
+            return replace(context, keyset=value) if part == "keyset" else replace(context, kid=value)
+
+        self._refused(kms, changed)
+
     def _refused(self, kms: Kms, moved: Callable[[WrapContext], WrapContext]) -> None:
         wrap, context, key = self._wrapped(kms)
         with pytest.raises(UnwrapRefused) as caught:
