@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Generic, Protocol, TypeVar
 
 from mcpkeys.errors import McpkeysError
@@ -136,7 +137,6 @@ class AwsCalls:
             return self._built[1]
 
     def _build(self) -> Any:
-        import boto3
         from botocore.config import Config
 
         quiet.install()
@@ -151,5 +151,22 @@ class AwsCalls:
         if self._service == "s3" and "request_checksum_calculation" in Config.OPTION_DEFAULTS:
             # Several S3 clones refuse the checksum trailers that newer versions of boto3 send unasked.
             options["request_checksum_calculation"] = options["response_checksum_validation"] = "when_required"
-        session: Any = self._session if self._session is not None else boto3.Session()
-        return session.client(self._service, region_name=self._region, config=Config(**options))
+        create = _own_session().create_client if self._session is None else self._session.client
+        return create(self._service, region_name=self._region, config=Config(**options))
+
+
+def _own_session() -> Any:
+    """A botocore session: boto3's default chain, without what boto3 adds for its resources."""
+    import botocore.session
+
+    session = botocore.session.Session()
+    session.register_component("data_loader", _descriptions(session.get_config_variable("data_path")))
+    return session
+
+
+@cache
+def _descriptions(path: str | None) -> Any:
+    """botocore's service descriptions, parsed once a process: most of what a client costs (100 ms for KMS)."""
+    import botocore.loaders
+
+    return botocore.loaders.create_loader(path)

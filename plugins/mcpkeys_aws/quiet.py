@@ -37,13 +37,12 @@ def install() -> None:
 
     A logger's filters are not inherited by its children, so each module's own logger needs it.
     """
-    import boto3
     import botocore
     import botocore.retries
 
     names = {name for name in list(logging.root.manager.loggerDict) if name.split(".", 1)[0] in _PACKAGES}
     names.update(_PACKAGES)
-    for package in (boto3, botocore, botocore.retries):
+    for package in (botocore, botocore.retries):
         names.update(f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(package.__path__))
     for name in names:
         logging.getLogger(name).addFilter(_filter)  # addFilter ignores a filter that is there already

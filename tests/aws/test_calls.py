@@ -330,7 +330,7 @@ def test_a_logger_that_appears_later_is_covered_by_name(aws: Moto) -> None:
     quiet.install()
     handler = Listener()
     with handler, quiet.quiet():
-        for name in ("botocore", "botocore.parsers", "botocore.retries.standard", "botocore.auth", "boto3.session"):
+        for name in ("botocore", "botocore.parsers", "botocore.retries.standard", "botocore.auth", "botocore.endpoint"):
             logging.getLogger(name).debug("planted detail")
             logging.getLogger(name).warning("a warning of %s", name)
     assert "planted detail" not in handler.text
