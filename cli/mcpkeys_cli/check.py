@@ -44,8 +44,9 @@ def command(
 ) -> Answer:
     """Import the server as uvicorn would (object, application, or factory, async too) and check the real object.
 
-    The application is imported in a process of its own, with this environment; its handlers are not called. Exit 0
-    where nothing is refused, 2 where something is, 4 where its keyset or KMS is out of reach, 7 where denied.
+    The application is imported in a process of its own, with this environment. Its handlers are not called, and it
+    does not join the fleet. Exit 0 where nothing is refused, 2 where something is, 4 where its keyset or KMS is out
+    of reach, 7 where denied.
     """
     environ = dict(os.environ)
     if config is not None:

@@ -119,7 +119,6 @@ def examine(request: dict[str, Any]) -> dict[str, Any]:
         try:
             facts = [facts_of(server, watch, per_request=per_request) for server in servers]
         finally:
-            # Farewell now: a rotation would otherwise wait for an instance that never served.
             for codec in watch.opened:
                 codec.close()
     if transport := request["transport"]:

@@ -108,7 +108,7 @@ def _ask(request: dict[str, Any], environ: Mapping[str, str], seconds: float) ->
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    # SIGTERM first: a codec that the application opened then says farewell, and no rotation waits for it.
+    # SIGTERM first, so that what the application holds can be given back.
     child.terminate()
     try:
         child.wait(FAREWELL_SECONDS)

@@ -13,7 +13,9 @@ from typing import Any
 from mcp.server import MCPServer, Server
 from mcp.server.request_state import RequestStateSecurity
 
+from mcpkeys import registry
 from mcpkeys.codec import EnvelopeCodec
+from mcpkeys.store import Store
 
 
 class Started(BaseException):
@@ -22,6 +24,19 @@ class Started(BaseException):
     def __init__(self, transport: str) -> None:
         super().__init__(transport)
         self.transport = transport
+
+
+class Unreported:
+    """A store that takes no reports: a check is no instance, and no rotation may wait for it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def put_report(self, instance: str, body: bytes, *, deadline: float) -> None:
+        """Nothing is written."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
 
 class Watch:
@@ -61,6 +76,7 @@ class Watch:
             around(MCPServer, "__init__", self._owner_made)
             around(RequestStateSecurity, "ephemeral", self._ephemeral_made)
             around(EnvelopeCodec, "_begin", self._codec_opened)
+            around(registry, "open_store", self._store_opened)
             around(Server, "streamable_http_app", self._app_made)
             around(MCPServer, "sse_app", self._sse_made)
             around(MCPServer, "run", self._run)
@@ -110,6 +126,12 @@ class Watch:
             return codec
 
         return classmethod(_begin)
+
+    def _store_opened(self, original: Any) -> Any:
+        def open_store(uri: str, **kwargs: Any) -> Any:
+            return Unreported(original(uri, **kwargs))
+
+        return open_store
 
     def _app_made(self, original: Any) -> Any:
         def streamable_http_app(server: Server[Any], **kwargs: Any) -> Any:
