@@ -12,6 +12,15 @@ _NOT_PLAIN = re.compile(r"[^\x20-\x7e]+")
 _LONG_WORD = re.compile(r"[A-Za-z0-9+/=_-]{44,}")
 
 
+RIGHTS = {
+    "encrypt": "cloudkms.cryptoKeyVersions.useToEncrypt",
+    "decrypt": "cloudkms.cryptoKeyVersions.useToDecrypt",
+    "get_crypto_key": "cloudkms.cryptoKeys.get",
+    "list_crypto_key_versions": "cloudkms.cryptoKeyVersions.list",
+}
+"""The permission that each call needs on the key."""
+
+
 def one_line(text: str, most: int = 240) -> str:
     """A server's words as one line of printable ASCII; words long enough to be a key or a blob are cut out.
 
@@ -40,13 +49,13 @@ def late(name: str) -> KmsUnreachable:
     )
 
 
-def explain(exc: BaseException, name: str, *, wrapping: bool, version: str = "") -> McpkeysError:
+def explain(exc: BaseException, name: str, *, method: str, version: str = "") -> McpkeysError:
     """The error to raise for `exc`, which a call about the crypto key `name` raised.
 
     Args:
         exc: what google-api-core, google-auth or gRPC raised.
         name: `projects/.../cryptoKeys/K`.
-        wrapping: an Encrypt (or a look-up), not a Decrypt.
+        method: the client's method, a key of `RIGHTS`.
         version: of the wrap that was to be unwrapped, may be empty.
     """
     from google.api_core import exceptions as api
@@ -69,7 +78,7 @@ def explain(exc: BaseException, name: str, *, wrapping: bool, version: str = "")
             why=type(exc).__name__,
             next="try again; if it persists, upgrade google-cloud-kms and grpcio",
         )
-    said = one_line(str(exc.message or ""))
+    said, wrapping = one_line(str(exc.message or "")), method != "decrypt"
     if isinstance(exc, api.Unauthenticated):
         return KmsDenied(
             "Google Cloud KMS did not accept the credentials",
@@ -78,11 +87,10 @@ def explain(exc: BaseException, name: str, *, wrapping: bool, version: str = "")
             code="credentials-expired",
         )
     if isinstance(exc, api.PermissionDenied):
-        right = "cloudkms.cryptoKeyVersions.useToEncrypt" if wrapping else "cloudkms.cryptoKeyVersions.useToDecrypt"
         return KmsDenied(
             f"Google Cloud KMS refused this identity for {name}",
             why=said or "PERMISSION_DENIED",
-            next=f"grant {right} on the key (mcpkeys policy gcp prints the bindings), or correct the key's name",
+            next=f"grant {RIGHTS[method]} on the key (see mcpkeys policy gcp), or correct the key's name",
         )
     if isinstance(exc, api.NotFound):
         return KekUnusable(

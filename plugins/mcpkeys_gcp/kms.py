@@ -153,7 +153,7 @@ class GcpKms:
                 return garbage("the unwrapped key does not match its checksum")
             return key
 
-        reply = self._call("decrypt", request, accept, deadline, wrapping=False, version=wrap.version)
+        reply = self._call("decrypt", request, accept, deadline, version=wrap.version)
         return cast("bytes | McpkeysError", reply)
 
     def generate(self, context: WrapContext, *, deadline: float) -> Wrap | None:
@@ -228,7 +228,6 @@ class GcpKms:
         accept: Callable[[Any], Any],
         deadline: float,
         *,
-        wrapping: bool = True,
         version: str = "",
     ) -> Any:
         """What `accept` makes of the reply, or the error to raise.
@@ -253,7 +252,7 @@ class GcpKms:
             except McpkeysError as exc:
                 return exc
             except Exception as exc:
-                answer = explain(exc, self._name, wrapping=wrapping, version=version)
+                answer = explain(exc, self._name, method=method, version=version)
             if not isinstance(answer, KmsUnreachable):
                 return answer
             error = answer

@@ -198,6 +198,21 @@ def test_a_request_that_arrived_damaged_is_no_refusal(double, kms):
         kms.unwrap(wrap, CONTEXT, deadline=soon())
 
 
+def test_a_refusal_names_the_right_that_is_missing(double, kms):
+    wrap = kms.wrap(os.urandom(32), CONTEXT, deadline=soon())
+    for call, right in (
+        (lambda: kms.wrap(os.urandom(32), CONTEXT, deadline=soon()), "useToEncrypt"),
+        (lambda: kms.unwrap(wrap, CONTEXT, deadline=soon()), "useToDecrypt"),
+        (lambda: kms.describe(deadline=soon()), "cryptoKeys.get"),
+    ):
+        with (
+            double.fault(Fault(code=grpc.StatusCode.PERMISSION_DENIED)),
+            pytest.raises(KmsDenied) as caught,
+        ):
+            call()
+        assert right in caught.value.next
+
+
 def test_a_blob_that_a_server_quotes_is_cut_out(double, kms):
     quoted = "pLaNtEd0" * 8
     with (
