@@ -112,6 +112,8 @@ def judge(
 
 
 def _audience(facts: ServerFacts, finding: Make, hostname: str, known: Iterable[str]) -> Iterable[Finding]:
+    if facts.codec == "unreadable":
+        return
     if facts.audience is None:
         yield finding(
             "audience-missing",
@@ -147,10 +149,11 @@ def _codec(facts: ServerFacts, finding: Make, configured: bool) -> Iterable[Find
         yield finding(
             "policy-unreadable",
             "warned",
-            "this version of the SDK does not show the boundary's policy",
-            "codec, ttl and audience were not checked",
-            "upgrade mcpkeys",
+            "something seals the state, and its policy cannot be read",
+            "it is no boundary of the SDK's, or of an unknown version; its codec, ttl and audience were not checked",
+            f"{_SET_UP_LOW}, or upgrade mcpkeys",
         )
+        yield from _per_request(facts, finding)
         return
     if facts.codec == "ephemeral":
         yield from _ephemeral(facts, finding, configured, set_up)
@@ -175,6 +178,10 @@ def _codec(facts: ServerFacts, finding: Make, configured: bool) -> Iterable[Find
             printable(facts.round_trip),
             "mcpkeys doctor --as-server tells why" if facts.codec == "mcpkeys" else "mend the codec",
         )
+    yield from _per_request(facts, finding)
+
+
+def _per_request(facts: ServerFacts, finding: Make) -> Iterable[Finding]:
     if facts.per_request or facts.opened:
         yield finding(
             "codec-per-request",

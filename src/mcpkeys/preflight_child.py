@@ -6,15 +6,18 @@ it is imported. REQUEST and RESULT are paths of JSON files; the application's ow
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
 import secrets
 import sys
 import traceback
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from mcp.server import Server
+from mcp.server import Server, ServerRequestContext
 from mcp.server.request_state import AESGCMRequestStateCodec, RequestStateBoundary, RequestStateSecurity
 
 from mcpkeys.codec import EnvelopeCodec
@@ -46,7 +49,10 @@ def facts_of(server: Server[Any], watch: Watch, *, per_request: bool = False) ->
         per_request=per_request,
     )
     if not boundaries:
-        return facts
+        before = len(watch.opened)
+        sealed = asyncio.run(_seals_otherwise(server))
+        # A middleware of the application's own, perhaps a boundary that it builds for each request.
+        return replace(facts, boundaries=1, codec="unreadable", opened=len(watch.opened) - before) if sealed else facts
     # The SDK keeps both to itself; a version that renames them is told as unreadable rather than passed.
     security = getattr(boundaries[0], "_security", None)
     if not isinstance(security, RequestStateSecurity) or not hasattr(boundaries[0], "_audience"):
@@ -76,6 +82,32 @@ def facts_of(server: Server[Any], watch: Watch, *, per_request: bool = False) ->
         mints="sdk" if codec.mints_sdk else "mk1",
         sdk_keys=codec.ring.sdk is not None,
     )
+
+
+async def _seals_otherwise(server: Server[Any]) -> bool:
+    """Whether the middleware changes the state of an answer, though none of it is the SDK's boundary itself."""
+    state = secrets.token_urlsafe(24)
+
+    async def handler(ctx: ServerRequestContext[Any, Any]) -> dict[str, Any]:
+        return {"resultType": "input_required", "requestState": state}
+
+    call: Any = handler
+    own = [item for item in server.middleware if not type(item).__module__.startswith("mcp.")]
+    for middleware in reversed(own):
+        call = functools.partial(middleware, call_next=call)
+    ctx = ServerRequestContext[Any, Any](
+        session=cast("Any", None),
+        lifespan_context={},
+        protocol_version="2026-07-28",
+        method="tools/call",
+        params={"name": "mcpkeys-check", "arguments": {}},
+    )
+    try:
+        result = await call(ctx)
+    except Exception:
+        # A middleware that needs a real request; what it does with the state cannot be told.
+        return False
+    return isinstance(result, Mapping) and result.get("requestState") not in (None, state)
 
 
 def _kind(codec: object, watch: Watch) -> CodecKind:

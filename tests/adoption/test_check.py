@@ -239,6 +239,35 @@ def test_a_codec_constructed_per_request(check: Check, keyset: LocalKeyset) -> N
     assert found.keys() == {"codec-per-request"}
 
 
+def test_a_boundary_constructed_per_request(check: Check, keyset: LocalKeyset) -> None:
+    server = """
+    async def call(ctx, params): ...
+    async def boundary(ctx, call_next):
+        made = request_state_boundary(**pins)
+        with made.security.codec:
+            return await made(ctx, call_next)
+    server = Server("acme-orders", on_call_tool=call)
+    server.middleware.append(boundary)
+    """
+    _, found = check(with_keyset(keyset, server), "server")
+    assert found["codec-per-request"].level == "refused"
+    assert "policy-unreadable" in found
+    assert "no-boundary" not in found
+
+
+def test_other_middleware_is_no_boundary(check: Check) -> None:
+    server = """
+    async def call(ctx, params): ...
+    async def passing(ctx, call_next): return await call_next(ctx)
+    async def needing(ctx, call_next): return ctx.session.nothing
+    server = Server("acme-orders", on_call_tool=call)
+    server.middleware.append({which})
+    """
+    for which in ("passing", "needing"):
+        _, found = check(PLAIN + textwrap.dedent(server.format(which=which)), "server")
+        assert found.keys() == {"no-boundary"}
+
+
 def test_a_codec_that_does_not_give_back_what_it_sealed(check: Check) -> None:
     server = """
     class Broken:
