@@ -60,6 +60,10 @@ def explain(inspection: Inspection, situation: Situation) -> Explanation:
     if inspection.verdict != "rejected" and cannot:
         told = [f"the key is not known everywhere: {'; '.join(cannot[:5])}", *told]
         next_step = "mcpkeys status names what each instance holds and what it waits for"
+    later = [check for check in inspection.failed[1:] if check.reason != inspection.reason]
+    if later:
+        also = "; ".join(f"{check.reason or 'no word'} ({check.detail})" for check in later[:4])
+        told.append(f"and once that is mended: {also}")
     if situation.trimmed and inspection.verdict != "rejected":
         told.append(f"only the token inside is meant ({', '.join(situation.trimmed)}); the server compares exactly")
     return Explanation(
@@ -74,27 +78,32 @@ def _minter(inspection: Inspection, reports: Sequence[Report]) -> Report | None:
 
 def _by_reason(inspection: Inspection, situation: Situation, minter: Report | None) -> causes.Told:
     if inspection.verdict == "accepted":
-        return _accepted(inspection)
+        return _accepted(inspection, situation)
     if inspection.verdict == "unverified":
         return _unverified(inspection, situation)
     return causes.of_rejection(inspection, situation, minter)
 
 
-def _accepted(inspection: Inspection) -> causes.Told:
-    missing = [check.name for check in inspection.not_checked]
-    if not missing:
+def _accepted(inspection: Inspection, situation: Situation) -> causes.Told:
+    if inspection.not_checked:
+        told = ["the parts that were not checked decide: the server compares them all"]
+        claim = (inspection.claims or {}).get("aud")
+        keyset = situation.keyset
+        if keyset is not None and claim != keyset.audience:
+            shown = "no audience" if claim is None else repr(claim)
+            told.insert(0, f"it was minted for {shown}, and the keyset's audience is {keyset.audience!r}")
         return (
-            "every check of the boundary passes",
-            [
-                "an instance that holds an older ring, has another audience or another clock may still refuse it",
-                "the refusal in the log was of another token",
-            ],
-            "mcpkeys status names instances that lag; their log lines name the reason each one saw",
+            "what could be checked passes",
+            told,
+            "give the call it was used in: --request FILE, or --method --name --arguments --audience and --principal",
         )
     return (
-        f"what could be checked passes; not checked: {', '.join(missing)}",
-        ["the parts that were not checked decide: the server compares them all"],
-        "give the call it was used in: --request FILE, or --method --name --arguments --audience and --principal",
+        "every check of the boundary passes",
+        [
+            "an instance that holds an older ring, has another audience or another clock may still refuse it",
+            "the refusal in the log was of another token",
+        ],
+        "mcpkeys status names instances that lag; their log lines name the reason each one saw",
     )
 
 

@@ -145,6 +145,19 @@ def decode(body: bytes, report_keys: Iterable[bytes], *, keyset: str, instance: 
     return report
 
 
+def from_json(value: dict[str, Any], *, keyset: str) -> Report:
+    """The report that `to_json` made, where something else authenticates it (a bundle). Raises BadReport."""
+    try:
+        if value.get("schema") != SCHEMA:
+            raise BadReport("not a report")
+        report = _parse(dict(value))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise BadReport("not of the expected shape") from None
+    if report.keyset != keyset:
+        raise BadReport("a report of another keyset")
+    return report
+
+
 def _parse(value: dict[str, Any]) -> Report:
     del value["schema"]
     known = set(Report.__dataclass_fields__)
