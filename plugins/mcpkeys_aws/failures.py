@@ -82,8 +82,8 @@ def answer_of(exc: BaseException) -> tuple[int, str]:
     response: Any = getattr(exc, "response", None)
     if not isinstance(response, dict):
         return 0, ""
-    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-    return status if isinstance(status, int) else 0, str(response.get("Error", {}).get("Code", ""))
+    status = (response.get("ResponseMetadata") or {}).get("HTTPStatusCode")
+    return status if isinstance(status, int) else 0, str((response.get("Error") or {}).get("Code", ""))
 
 
 def cause_of(exc: BaseException) -> Cause:
