@@ -205,12 +205,23 @@ class Story:
         return logs[0].read_text(errors="replace")[-600:] if logs else ""
 
     async def _restart(self, port: int) -> None:
+        """As a deployment does it: drain, stop, start, take in again."""
+        *backends, _ = self.ports
+        await self._balance([other for other in backends if other != port])
+        await asyncio.sleep(0.5)
         process = self._running[port]
         process.terminate()
         await asyncio.to_thread(process.wait, 20)
         self._start("server", port)
         await self._ready([port])
+        await self._balance(backends)
         self.restarts += 1
+
+    async def _balance(self, backends: list[int]) -> None:
+        import httpx2
+
+        async with httpx2.AsyncClient() as client:
+            await client.put(f"http://127.0.0.1:{self.ports[-1]}/-/backends/{'/'.join(map(str, backends))}")
 
     def end(self) -> None:
         """End every process that this demo started."""

@@ -2,7 +2,8 @@
 
 `python -m mcpkeys_cli.story.balancer PORT BACKEND_PORT...`. A backend that refuses the connection is passed over: the
 request never reached it. One that breaks off in the middle is answered 502 and never repeated, as a real balancer
-must, since the request may have been carried out.
+must, since the request may have been carried out; so a backend is drained before it is restarted, as everywhere:
+`PUT /-/backends/PORT/PORT...` names those that get new requests.
 """
 
 from __future__ import annotations
@@ -23,14 +24,20 @@ _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host
 def app(backends: list[int]) -> Starlette:
     """The balancer as an ASGI application."""
     turn = itertools.count()
+    taking = list(backends)
+
+    async def choose(request: Request) -> Response:
+        taking[:] = [int(port) for port in request.path_params["ports"].split("/")]
+        return Response("ok")
+
     # No kept connections: one that a restarting backend closes in this moment would look like a lost round.
     client = httpx2.AsyncClient(timeout=30, limits=httpx2.Limits(max_keepalive_connections=0))
 
     async def forward(request: Request) -> Response:
         body = await request.body()
         headers = {name: value for name, value in request.headers.items() if name not in _HOP}
-        for _ in range(2 * len(backends)):
-            port = backends[next(turn) % len(backends)]
+        for _ in range(2 * len(taking)):
+            port = taking[next(turn) % len(taking)]
             try:
                 answer = await client.request(
                     request.method, f"http://127.0.0.1:{port}{request.url.path}", content=body, headers=headers
@@ -43,7 +50,12 @@ def app(backends: list[int]) -> Starlette:
             return Response(answer.content, answer.status_code, {**kept, "x-backend": str(port)})
         return Response("no backend", status_code=503)
 
-    return Starlette(routes=[Route("/{path:path}", forward, methods=["GET", "POST", "DELETE"])])
+    return Starlette(
+        routes=[
+            Route("/-/backends/{ports:path}", choose, methods=["PUT"]),
+            Route("/{path:path}", forward, methods=["GET", "POST", "DELETE"]),
+        ]
+    )
 
 
 if __name__ == "__main__":
