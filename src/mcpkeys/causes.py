@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from mcpkeys import claims as claims_of
-from mcpkeys.audience import check_audience
 from mcpkeys.call import NOT_GIVEN, NoIdentity, arguments, arguments_digest
 from mcpkeys.difference import differences
 from mcpkeys.encoding import format_ms
@@ -243,6 +242,9 @@ def _differing(inspection: Inspection, situation: Situation) -> list[str]:
 
 
 def _audience(inspection: Inspection, situation: Situation, minter: Report | None) -> Told:
+    # Its rules are many regular expressions, compiled at import: most inspections do without.
+    from mcpkeys.audience import check_audience
+
     claim = None if inspection.claims is None else inspection.claims.get("aud")
     expected = situation.call.audience
     causes: list[str] = []

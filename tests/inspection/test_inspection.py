@@ -1,0 +1,256 @@
+"""`inspect_token`: every check marked pass, fail or not checked; pure, and proof against what it is given."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inspection.scene import CALL, DROPPED, MINTING, NOW, RETIRED, VERIFYING, Scene, payload
+from mcp.server import request_state
+from mcp.server.auth.provider import AccessToken, principal_components
+
+from mcpkeys import call as calls
+from mcpkeys.inspection import NOT_GIVEN, CallContext, inspect_token
+from mcpkeys.ring import Ring, read_count
+from mcpkeys.sdktoken import SdkRing
+
+SCENE = Scene()
+RING = SCENE.ring((MINTING, VERIFYING, RETIRED))
+WHOLE = CallContext(**CALL, audience="acme-orders", principal=None)
+
+
+def results(found: Any) -> dict[str, str]:
+    return {check.name: check.result for check in found.checks}
+
+
+def test_a_sound_round_is_accepted_with_every_check_passed() -> None:
+    found = inspect_token(SCENE.token(), RING, WHOLE, now=NOW)
+    assert (found.verdict, found.reason) == ("accepted", None)
+    assert set(results(found).values()) == {"pass"}
+    assert found.key is not None
+    assert (found.key.kid, found.key.state, found.key.generation) == (MINTING, "minting", 7)
+    assert found.state == "the state"
+    assert "the state" not in json.dumps(found.as_dict()) + repr(found)
+
+
+def test_what_was_not_given_is_never_called_ok() -> None:
+    found = inspect_token(SCENE.token(), RING, now=NOW)
+    assert found.verdict == "accepted"
+    assert [check.name for check in found.not_checked] == [
+        "method",
+        "target",
+        "arguments",
+        "audience",
+        "principal binding",
+        "principal presence",
+        "principal",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("params", "left"),
+    [
+        ({"name": "deploy", "arguments": NOT_GIVEN}, {"arguments"}),
+        ({"name": NOT_GIVEN, "arguments": {"env": "prod"}}, {"target"}),
+    ],
+)
+def test_a_call_that_is_known_in_part_is_checked_in_part(params: Any, left: set[str]) -> None:
+    call = CallContext(method="tools/call", params=params, audience="acme-orders", principal=None)
+    found = inspect_token(SCENE.token(), RING, call, now=NOW)
+    assert {check.name for check in found.not_checked} == left
+    assert found.verdict == "accepted"
+
+
+def test_params_without_their_method_are_read_as_the_token_says_and_the_method_stays_unchecked() -> None:
+    found = inspect_token(SCENE.token(), RING, CallContext(params=CALL["params"]), now=NOW)
+    assert results(found)["method"] == "not_checked"
+    assert results(found)["target"] == results(found)["arguments"] == "pass"
+
+
+def test_none_says_a_server_without_an_audience_and_a_call_without_a_principal() -> None:
+    found = inspect_token(SCENE.token(aud=...), RING, CallContext(audience=None, principal=None), now=NOW)
+    assert results(found)["audience"] == results(found)["principal"] == "pass"
+    assert inspect_token(SCENE.token(), RING, CallContext(audience=None), now=NOW).reason == "audience"
+
+
+def test_a_token_that_has_merely_expired_does_not_hide_the_other_failures() -> None:
+    call = CallContext(
+        method="prompts/get", params={"name": "other"}, audience="acme-order", principal=ValueError("down")
+    )
+    found = inspect_token(SCENE.token(exp=NOW - 1), RING, call, now=NOW)
+    assert found.reason == "expired"
+    assert [check.name for check in found.failed] == [
+        "expiry",
+        "method",
+        "target",
+        "arguments",
+        "audience",
+        "principal binding",
+    ]
+
+
+def test_a_retired_key_still_shows_its_claims_while_its_wraps_are_kept() -> None:
+    found = inspect_token(SCENE.token(RETIRED, exp=NOW - 1), RING, WHOLE, now=NOW)
+    assert found.reason == "retired key"
+    assert found.claims is not None
+    assert results(found)["expiry"] == "fail"
+    dropped = inspect_token(SCENE.token(DROPPED), RING, WHOLE, now=NOW)
+    assert (dropped.reason, dropped.claims) == ("retired key", None)
+    assert results(dropped)["seal"] == "not_checked"
+
+
+def test_without_keys_nothing_is_verified_but_the_key_is_named() -> None:
+    bare = SCENE.ring(())
+    for ring, state in ((None, "unknown"), (bare, "minting")):
+        found = inspect_token(SCENE.token(), ring, WHOLE, now=NOW)
+        assert (found.verdict, found.reason) == ("unverified", None)
+        assert found.key is not None
+        assert (found.key.kid, found.key.state) == (MINTING, state)
+        assert results(found)["seal"] == "not_checked"
+        assert "pass" not in {results(found)[name] for name in ("seal", "envelope", "expiry", "audience", "principal")}
+
+
+def test_what_can_be_refused_without_keys_is_refused() -> None:
+    bare = SCENE.ring(())
+    assert inspect_token("mk1.short", None, now=NOW).reason == "malformed"
+    assert inspect_token(SCENE.token("ZZZZunknown9"), bare, now=NOW).reason == "unknown key"
+    assert inspect_token(SCENE.token(RETIRED), bare, now=NOW).reason == "retired key"
+
+
+def test_where_the_boundary_looks_at_nothing_nothing_is_said() -> None:
+    absent = inspect_token(None, RING, WHOLE, now=NOW)
+    elsewhere = inspect_token("garbage", RING, CallContext(method="tools/list"), now=NOW)
+    for found in (absent, elsewhere):
+        assert (found.verdict, found.reason) == ("unverified", None)
+        assert set(results(found).values()) == {"not_checked"}
+
+
+def test_inspecting_leaves_no_trace_in_the_ring_of_a_live_codec() -> None:
+    ring = SCENE.ring()
+    for _ in range(3):
+        inspect_token(SCENE.token(), ring, now=NOW)
+        inspect_token(SCENE.token(RETIRED), ring, now=NOW)
+    assert not ring._openers
+    for key in ring.keys.values():
+        assert (key.use.last_unseal, read_count(key.use.unseals)) == (0.0, 0)
+
+
+def test_the_sdks_own_tokens_are_read_with_its_keys_and_left_unverified_without() -> None:
+    sdk = SdkRing(["s" * 40])
+    text = sdk.seal(payload(SCENE.claims()))
+    assert inspect_token(text, sdk, WHOLE, now=NOW).verdict == "accepted"
+    assert inspect_token(text, SCENE.ring(sdk=sdk), WHOLE, now=NOW).verdict == "accepted"
+    assert inspect_token(text, None, WHOLE, now=NOW).verdict == "unverified"
+    assert inspect_token(text, RING, WHOLE, now=NOW).reason == "malformed"
+    assert inspect_token(SCENE.token(), sdk, WHOLE, now=NOW).reason == "malformed"
+
+
+HOSTILE = [
+    b'{"v":1,"iat":1,"exp":9e99,"s":"' + b"x" * 100_000 + b'","t":' + b"[" * 900 + b"]" * 900 + b"}",
+    b'{"v":1,"iat":' + b"9" * 4000 + b',"exp":-1e999,"s":"","p":"' + b"A" * 100_000 + b'"}',
+    b'{"v":1,"v":1,"iat":NaN,"exp":Infinity,"s":"\\ud800","m":"\\udfff","aud":{"a":[NaN]},"\\u001b[2J":1}',
+    b'{"v":1,"iat":0,"exp":1e308,"s":"","' + b'x":0,"' * 50_000 + b'y":0}',
+    b"[" * 100_000 + b"]" * 100_000,
+]
+
+
+@pytest.mark.parametrize("body", HOSTILE, ids=["deep", "huge", "strange", "wide", "abyss"])
+def test_hostile_claims_are_shown_as_strict_json(body: bytes) -> None:
+    found = inspect_token(SCENE.seal(body), RING, WHOLE, now=NOW)
+    shown = json.dumps(found.as_dict(), allow_nan=False)
+    assert len(shown) < 30_000
+    assert found.verdict == "rejected"
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    token=st.one_of(st.text(), st.text("mk1.v-_AZaz09=+/ ", max_size=120), st.integers(), st.none(), st.booleans()),
+    now=st.floats(allow_nan=False, allow_infinity=False, min_value=0, max_value=1e11),
+)
+def test_whatever_the_token_inspection_answers(token: object, now: float) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = inspect_token(token, RING, WHOLE, now=now)
+    assert found.verdict != "accepted"
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(st.sampled_from(["v", "iat", "exp", "m", "t", "a", "s", "aud", "p", "x"]), st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner, max_size=3),
+    max_leaves=4)))  # fmt: skip
+def test_whatever_the_claims_inspection_answers(claims: dict[str, Any]) -> None:
+    found = inspect_token(SCENE.seal(payload(claims)), RING, WHOLE, now=NOW)
+    assert found.verdict == "rejected"
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+@settings(max_examples=200, deadline=None)
+@given(client=st.text(), issuer=st.none() | st.text(), subject=st.none() | st.text())
+def test_the_principal_of_an_access_token_is_the_sdks(client: str, issuer: str | None, subject: str | None) -> None:
+    access = AccessToken(token="t", client_id=client, scopes=[], subject=subject, claims={"iss": issuer})
+    expected = request_state.compact_json(principal_components(access))
+    assert calls.principal_of(client, issuer, subject) == expected
+    assert calls.principal_matches(request_state._principal_claim(expected), expected)
+
+
+@settings(max_examples=300, deadline=None)
+@given(claim=st.text("AZaz09-_=+/é\n", max_size=40), principal=st.text())
+def test_principal_claims_match_as_the_sdks_do(claim: str, principal: str) -> None:
+    assert calls.principal_matches(claim, principal) == request_state._principal_matches(claim, principal)
+
+
+JSONS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    method=st.sampled_from(sorted(calls.CARRIERS)),
+    params=st.none() | st.dictionaries(st.sampled_from(["name", "uri", "arguments", "_meta"]), JSONS),
+)
+def test_what_a_token_is_bound_to_is_computed_as_the_sdk_does(method: str, params: dict[str, Any] | None) -> None:
+    digest = calls.arguments_digest(calls.arguments(method, params))
+    assert (calls.target(method, params), digest) == request_state._request_identity(method, params)
+
+
+def test_the_carriers_are_the_sdks() -> None:
+    assert request_state.INPUT_REQUIRED_METHODS == calls.CARRIERS
+
+
+def test_params_that_are_no_object_are_a_mistake_of_the_caller() -> None:
+    with pytest.raises(TypeError):
+        CallContext(params=["name"])  # type: ignore[arg-type]
+
+
+def test_a_ring_without_a_keyset_can_be_inspected_with() -> None:
+    ring = Ring.from_secrets(["x" * 32], now=NOW)
+    found = inspect_token(SCENE.token(), ring, now=NOW)
+    assert (found.verdict, found.reason) == ("rejected", "unknown key")
+
+
+def test_inspection_imports_neither_the_sdk_nor_a_cloud_sdk() -> None:
+    script = (
+        "import sys, mcpkeys.inspection, mcpkeys.explanation, mcpkeys.capture, mcpkeys.triage, mcpkeys.bundle\n"
+        "print([m for m in ('mcp', 'mcp_types', 'boto3', 'botocore', 'google', 'hvac', 'pydantic', 'socket', 'asyncio')"
+        " if m in sys.modules])"
+    )
+    # -S: the packages of a site directory may import what they like at start-up.
+    paths = [path for path in sys.path if path]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {paths!r}\n{script}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
