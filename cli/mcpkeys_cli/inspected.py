@@ -116,7 +116,9 @@ def _facts(found: Inspection, told: Explanation, situation: Situation) -> list[s
         rows.append(("key", f"{key.kid}  {state}" + (f", generation {key.generation}" if key.generation else "")))
         if key.prefix is not None:
             minter = told.minted_by or ("no report names its process" if situation.reports else "no reports at hand")
-            rows.append(("minted by", f"{minter}  (prefix {key.prefix})"))
+            # Before the tag verified, a header is what anybody may have written.
+            told_by = "prefix" if found.claims is not None else "unauthenticated prefix"
+            rows.append(("minted by", f"{minter}  ({told_by} {key.prefix})"))
     if claims is not None:
         rows += [("minted", _when(claims.get("iat"), now)), ("expires", _when(claims.get("exp"), now))]
         rows.append(("bound to", f"{claims.get('m')} {claims.get('t')!r}, arguments {claims.get('a')}"))

@@ -146,7 +146,7 @@ def _seal(inspection: Inspection, situation: Situation, minter: Report | None) -
     known = "an instance of this fleet has minted under this prefix" if minter is not None else ""
     causes = [
         "the token was changed after the header: a character lost, a case changed, two tokens mixed",
-        "it was minted under another keyset's name with the same key, or with a key of the same fingerprint",
+        "whoever minted it holds other key bytes under this kid: a copied and edited keyset, a restored KEK",
         "someone forged or probed it",
     ]
     if known:

@@ -57,7 +57,7 @@ def explain(inspection: Inspection, situation: Situation) -> Explanation:
         elif key is not None and key.state in ("minting", "verifying"):
             cannot.append(f"{who(report)} {holds} and logs 'unknown key'")
     summary, told, next_step = _by_reason(inspection, situation, minter)
-    if inspection.verdict != "rejected" and cannot:
+    if inspection.verdict == "accepted" and cannot:
         told = [f"the key is not known everywhere: {'; '.join(cannot[:5])}", *told]
         next_step = "mcpkeys status names what each instance holds and what it waits for"
     later = [check for check in inspection.failed[1:] if check.reason != inspection.reason]

@@ -82,7 +82,7 @@ class Scene:
             instance=b64u(label.encode().ljust(16, b".")[:16]),
             label=label,
             pid=7,
-            state="serving",
+            state=fields.pop("state", "serving"),
             seq=1,
             generation=fields.pop("generation", self.keyset.generation),
             digest="",
@@ -102,7 +102,7 @@ class Scene:
             "m": method,
             "t": target(method, params),
             "a": arguments_digest(arguments(method, params)),
-            "s": "the state",
+            "s": "step=2 colour=blue",
             "aud": self.keyset.audience,
         }
         return {name: value for name, value in (sealed | changes).items() if value is not ...}

@@ -35,8 +35,8 @@ def test_a_sound_round_is_accepted_with_every_check_passed() -> None:
     assert set(results(found).values()) == {"pass"}
     assert found.key is not None
     assert (found.key.kid, found.key.state, found.key.generation) == (MINTING, "minting", 7)
-    assert found.state == "the state"
-    assert "the state" not in json.dumps(found.as_dict()) + repr(found)
+    assert found.state == "step=2 colour=blue"
+    assert "step=2 colour=blue" not in json.dumps(found.as_dict()) + repr(found)
 
 
 def test_what_was_not_given_is_never_called_ok() -> None:
