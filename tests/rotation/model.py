@@ -106,6 +106,7 @@ class Bounds:
     emergencies: int = 0
     deaths: int = 1
     rotations: int = 1
+    rollbacks: bool = True
     forks: bool = False
     stale_reads: bool = False
     lost_reports: bool = False
@@ -363,6 +364,7 @@ class Model:
             steps = (BEGIN,) if rotations else ()
         else:
             steps = {0: (RETIRE,), 1: (SECOND, BACK), 2: (RETIRE, BACK)}.get(s.k.phase, (BACK,))
+            steps = steps if self.b.rollbacks else tuple(step for step in steps if step.to != "rollback")
         if emergencies:
             steps += tuple(Step("emergency", kid=kid(k), reason="r") for k in (s.k.minter, *s.k.verifying))
         dead = tuple(n for n, i in enumerate(s.instances) if i.status == "dead" and i.report and i.word == NEVER)

@@ -8,7 +8,7 @@ import pytest
 from rotation.fleets import REFRESH, SKEW, T0, TTL, Fleet, Instance, instance_id, kid, new_keyset, write
 
 from mcpkeys.errors import ConfigurationError
-from mcpkeys.keyset import PastTtl, check
+from mcpkeys.keyset import HistoryEntry, PastTtl, check
 from mcpkeys.rotation import Step, plan
 
 SILENT = 3 * REFRESH + 1
@@ -861,13 +861,11 @@ def test_history_tells_who_when_what_and_why():
 
 
 def test_history_is_bounded():
-    fleet = Fleet(1)
-    for _ in range(60):
-        fleet.take(1)
-        fleet.wait(1)
-        fleet.take("rollback")
-        fleet.wait(1)
+    entries = tuple(HistoryEntry(int(T0 * 1000) - n, "ops", f"entry {n}", 7) for n in range(100))
+    fleet = Fleet(1, history=entries)
+    fleet.take(1)
     assert len(fleet.keyset.history) == 100
+    assert fleet.keyset.history[0].what == "entry 1"
 
 
 def test_a_store_whose_clock_was_set_back_shortens_no_wait():
@@ -881,8 +879,8 @@ def test_a_store_whose_clock_was_set_back_shortens_no_wait():
 
 def test_the_longest_roster_fits():
     keyset = new_keyset()
-    instances = [Instance() for _ in range(5000)]
-    for instance in instances:
-        instance.load(keyset, T0)
-    document = write(plan(keyset, [i.received for i in instances], Step(1), T0))
+    one = Instance()
+    one.load(keyset, T0)
+    received = [replace(one.received, report=replace(one.report, instance=instance_id())) for _ in range(5000)]
+    document = write(plan(keyset, received, Step(1), T0))
     assert len(document.rotation.roster) == 4096
