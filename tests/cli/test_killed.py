@@ -3,48 +3,47 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
+from typing import Any
 
 from cli.conftest import Shell
 
-# Runs the command, and kills its own process at the n-th call that can change a file.
-KILLER = """
-import os, signal, sys
-left = int(sys.argv[1])
-def counted(function):
-    def wrapper(*args, **kwargs):
-        global left
-        left -= 1
-        if left == 0:
+WRITERS = ("replace", "rename", "fsync", "write", "open", "unlink", "link", "ftruncate", "fchmod", "fchown", "mkdir")
+
+
+def counted(function: Callable[..., Any], left: list[int]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         return function(*args, **kwargs)
+
     return wrapper
-for name in ("replace", "rename", "fsync", "write", "open", "unlink", "link", "ftruncate", "fchmod", "fchown", "mkdir"):
-    setattr(os, name, counted(getattr(os, name)))
-from mcpkeys_cli.main import main
-code = main(sys.argv[2:])
-print(left, file=sys.stderr)
-sys.exit(code)
-"""
 
 
 def kill_at(shell: Shell, count: int, *arguments: str) -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLER, str(count), *arguments],
-        env=shell.environ,
-        capture_output=True,
-        timeout=60,
-    )
-    return done.returncode
+    """Run the command in a forked child that kills itself at the `count`-th call that can change a file."""
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            left = [count]
+            for name in WRITERS:
+                setattr(os, name, counted(getattr(os, name), left))
+            code = shell.run(*arguments).code
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
 
 
 def test_rotate_killed_at_every_write_completes_afterwards(shell: Shell) -> None:
     shell.init()
     first = shell.keyset.read_bytes()
     killed, before, after = 0, 0, 0
-    for count in range(1, 200):
+    for count in range(1, 300):
         code = kill_at(shell, count, "rotate", "--phase", "1", "--yes")
         if code == 0:
             break
