@@ -23,7 +23,8 @@ MAX_DOCUMENT_BYTES: Final = 16 << 20
 
 _MAX_DEPTH = 16
 _MAX_NESTED_TEXT = 3
-TOKEN = re.compile(r"(?<![A-Za-z0-9_.-])(?:mk1\.[A-Za-z0-9_-]{66,}|v1\.[A-Za-z0-9_-]{43,})(?![A-Za-z0-9_-])", re.ASCII)
+# Possessive: what is followed by padding or another alphabet is not a shorter token, and finding that out stays cheap.
+TOKEN = re.compile(r"(?<![A-Za-z0-9_.-])(?:mk1\.[A-Za-z0-9_-]{66,}+|v1\.[A-Za-z0-9_-]{43,}+)(?![=+/])", re.ASCII)
 _LOG = re.compile(r"requestState rejected on (\S{1,100}): ([^\n\"\\]{1,200})")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?", re.ASCII)
 _HAR_TEXT = re.compile(r'"text":\s*("(?:[^"\\]|\\.)*")')
@@ -166,7 +167,7 @@ def _line(raw: bytes, number: int, at: float | None) -> Iterator[Captured]:
     if b"requestState" not in raw and b"mk1." not in raw and b"v1." not in raw and b'"params"' not in raw:
         return
     line = raw.decode("utf-8", "surrogateescape").strip()
-    start = line.find("{")
+    start = 0 if line.startswith("[{") else line.find("{")
     if start != 0:
         # Not what is inside the braces: a log line's own time and label stand before them.
         front = line[:200] if start < 0 else line[: min(start, 200)]

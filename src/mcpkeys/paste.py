@@ -30,17 +30,17 @@ def tidy(text: str) -> tuple[str, tuple[str, ...]]:
         step(text.strip(), "white space around it")
         step(text.strip("\ufeff\u200b\u2060"), "invisible characters around it")
         step(text.rstrip(",;"), "a comma after it")
+        step(re.sub(r"^[\\\s\"'{]*(?:requestState|request_state)[\\\"']*\s*[:=]\s*", "", text), "the name before it")
         if len(text) >= 2 and text[0] in _QUOTES and text[-1] in _QUOTES:
             step(text[1:-1], "quotes around it")
-        step(re.sub(r"^[\\\s\"'{]*(?:requestState|request_state)[\\\"']*\s*[:=]\s*", "", text), "the name before it")
         step(text.removeprefix('\\"').removesuffix('\\"'), "escaped quotes around it")
         if text == before:
             break
     if re.search(r"%[0-9A-Fa-f]{2}", text):
         step(unquote(text, errors="surrogateescape"), "URL-encoding")
-    step(re.sub(r"(?:\\[rn]|\s)+", "", text), "line breaks or spaces inside it")
-    if not text.startswith(("mk1.", "v1.")):
-        found = TOKEN.findall(text)
-        if len(found) == 1:
-            step(found[0], "text around it")
+    found = TOKEN.findall(text)
+    wrapped = text.startswith(("mk1.", "v1.")) and re.search(r"[\r\n]|\\[rn]", text) is not None
+    if len(found) == 1 and not wrapped and found[0] != text:
+        step(found[0], "text around it")
+    step(re.sub(r"(?:\\[rn]|\s)+", "", text) if wrapped else text, "line breaks inside it")
     return text, tuple(trimmed)
