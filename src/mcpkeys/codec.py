@@ -290,6 +290,7 @@ class EnvelopeCodec:
             "instance": {"id": self._instance.id, "label": self._instance.label, "pid": self._instance.pid},
             "ready": self.ready(),
             "mints": ring.minting,
+            "migration": None if ring.sdk is None else {"sdk_kids": list(ring.sdk.kids), "mints_sdk": self._mint_sdk},
             "keys": [
                 {
                     "kid": key.kid,

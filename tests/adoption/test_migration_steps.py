@@ -69,6 +69,14 @@ def test_what_step_one_mints_is_what_the_sdk_mints(codecs: dict[int, Any]) -> No
         assert len(codecs[0].seal(payload)) == len(codecs[1].seal(payload))
 
 
+def test_an_instance_says_which_step_it_runs(codecs: dict[int, Any]) -> None:
+    assert codecs[1].status()["migration"]["mints_sdk"] is True
+    assert codecs[2].status()["migration"]["mints_sdk"] is False
+    assert len(codecs[2].status()["migration"]["sdk_kids"]) == 2
+    assert codecs[3].status()["migration"] is None
+    assert K not in repr(codecs[1].status())
+
+
 def test_the_runbook_names_the_steps_as_they_are() -> None:
     text = (Path(__file__).parents[2] / "docs/how-to/migrate.md").read_text()
     for line in ('sdk_keys=[K], mint="sdk")', "sdk_keys=[K])", "request_state_security()", "migration-running"):
