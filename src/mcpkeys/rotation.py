@@ -37,7 +37,7 @@ from mcpkeys.errors import ConfigurationError
 from mcpkeys.gates import assess
 from mcpkeys.keyset import Ended, Keyset, Phase, Rotation, State, StepEvidence, digest
 from mcpkeys.reports import ReceivedReport
-from mcpkeys.standing import NOBODY_RUNS, Gate
+from mcpkeys.standing import NOBODY_RUNS, Gate, Words
 from mcpkeys.steps import Blocking, Plan, Step, To, named, span
 from mcpkeys.transitions import begun, complete, entered, present, stamp, succeed, with_present
 
@@ -186,8 +186,11 @@ def _begin(keyset: Keyset, reports: Mapping[str, ReceivedReport], step: Step, no
     if step.rotation is not None and keyset.rotation is not None and keyset.rotation.id == step.rotation:
         return done(step, f"rotation {step.rotation} has been through phase 1 and has ended", STATUS)
     at = stamp(keyset, now)
-    roster = present(reports)
-    rotation = begun(keyset, step, at, roster)
+    # A word on record holds until the instance reports again, or cron would stop at the same dead pod each month.
+    words = Words.of(keyset, 0).missing
+    stopped = {i for i, moment in words.items() if i in reports and to_ms(reports[i].modified_at) <= moment}
+    roster = tuple(i for i in present(reports) if i not in stopped)
+    rotation = begun(keyset, step, at, roster, tuple(sorted(stopped)))
     overrides = [NOBODY_RUNS] if step.expect == 0 else []
     document = succeed(
         keyset,

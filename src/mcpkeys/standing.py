@@ -126,7 +126,7 @@ class Judge:
         if report.state == "farewell":
             return Standing(instance, report.label, "farewell", received, None, until)
         confirms = self.gate.confirmed_by(report)
-        silent = self.now - seen > silent_after(self.keyset)
+        silent = self.now - seen > silent_after(self.keyset) + to_ms(self.step.resolution)
 
         def blocked(state: StandingState, code: str, why: str, late: bool) -> Standing:
             block = Blocking(instance, report.label, why, code, late)

@@ -130,9 +130,14 @@ def _dropped(steps: tuple[RotationStep, ...]) -> int:
     return next(i for i in range(1, len(steps)) if steps[i].phase == steps[i - 1].phase)
 
 
-def begun(keyset: Keyset, step: Step, at: int, roster: tuple[str, ...]) -> Rotation:
-    """A new rotation in phase 1, NEW still to be drawn."""
-    first = RotationStep(1, at, StepEvidence("none"))
+def begun(keyset: Keyset, step: Step, at: int, roster: tuple[str, ...], stopped: tuple[str, ...]) -> Rotation:
+    """A new rotation in phase 1, NEW still to be drawn.
+
+    Args:
+        roster: whom it waits for.
+        stopped: who was named as stopped in the last rotation and has not reported since.
+    """
+    first = RotationStep(1, at, StepEvidence("none", missing=stopped[:MAX_ROSTER]))
     return Rotation(
         id=step.rotation or ROTATION_ID,
         phase=1,

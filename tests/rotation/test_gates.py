@@ -338,6 +338,27 @@ def test_a_named_instance_that_reports_again_counts_again():
     refuses(fleet.plan(3), "gate-lagging", 5, back)
 
 
+def test_a_word_holds_in_the_next_rotation_until_the_instance_reports_again():
+    fleet = fleet_in(1)
+    dead, *alive = fleet.instances
+    fleet.now += SILENT
+    fleet.refresh(*alive)
+    fleet.take(2, allow_missing=(dead.id,))
+    for seconds in (1, TTL + SKEW + 2 * REFRESH):
+        fleet.now += seconds
+        fleet.refresh(*alive)
+    fleet.take(3)
+    fleet.refresh(*alive)
+    fleet.now += 1
+    fleet.take(1)
+    assert dead.id not in fleet.keyset.rotation.roster
+    fleet.now += SILENT
+    fleet.refresh(*alive)
+    assert fleet.plan(2).verdict == "do"
+    dead.again(fleet.now)
+    refuses(fleet.plan(2), "gate-lagging", 5, dead)
+
+
 def test_naming_an_instance_nobody_knows_is_a_mistake():
     fleet = fleet_in(1)
     with pytest.raises(ConfigurationError, match="no instance is called"):
@@ -562,6 +583,13 @@ def test_a_store_that_tells_whole_seconds_does_not_accuse_a_good_clock():
     fleet = fleet_in(1)
     fleet.instances[0].load(fleet.keyset, fleet.now, clock_off=SKEW / 2 + 0.9)
     assert fleet.plan(2, resolution=1.0).verdict == "do"
+
+
+def test_a_store_that_tells_whole_seconds_does_not_make_an_instance_silent():
+    fleet = fleet_in(1)
+    fleet.now += 3 * REFRESH + 0.5
+    assert fleet.plan(2, resolution=1.0).verdict == "do"
+    refuses(fleet.plan(2), "gate-silent", 5)
 
 
 def test_a_clock_that_is_behind_makes_the_wait_longer():
