@@ -13,6 +13,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from os import urandom
 from time import time
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
@@ -30,11 +31,11 @@ from mcpkeys.refresh import Refresher
 from mcpkeys.ring import Minter, Ring, read_count
 from mcpkeys.sdktoken import SdkRing
 from mcpkeys.settings import load_settings
-from mcpkeys.token import URLSAFE
+from mcpkeys.token import URLSAFE, max_payload
 
 SEALS_PER_PREFIX = 1 << 32
-"""A process draws a new prefix after this many seals: random 96-bit nonces stay far from their bound."""
-_TTL_SAMPLE = 63
+"""A process draws a new prefix after about this many seals: random 96-bit nonces stay far from their bound."""
+TTL_SAMPLE = 64
 REASONS = ("malformed", "unknown key", "seal", "retired key", "stale ring")
 
 _open: weakref.WeakSet[EnvelopeCodec] = weakref.WeakSet()
@@ -56,7 +57,6 @@ class EnvelopeCodec:
         self._mint_sdk = False
         self._closed = False
         self._refusals = {reason: itertools.count() for reason in REASONS}
-        self._seals = itertools.count()
         self._use(ring)
 
     # --- constructors ---------------------------------------------------------------------------------------
@@ -126,9 +126,9 @@ class EnvelopeCodec:
         codec._refresher = refresher
         codec._inline = inline
         codec._mint_sdk = mint_sdk
+        refresher.reported = codec._sample
         codec._closed = False
         codec._refusals = {reason: itertools.count() for reason in REASONS}
-        codec._seals = itertools.count()
         try:
             refresher.begin()
         except BaseException:
@@ -154,9 +154,13 @@ class EnvelopeCodec:
 
     def _use(self, ring: Ring) -> None:
         # Prepared first, then swapped by one assignment each; verifying comes before minting, here as in a rotation.
-        minter = ring.minter(self._instance.prefix)
+        minter = None if self._mint_sdk else ring.minter(self._instance.prefix)
         self._ring = ring
         self._minter: Minter | None = minter
+        self._sealed_under_prefix = 0
+        self._watched = self._refresher is not None and (
+            self._inline or (ring.keyset is not None and ring.keyset.max_stale_seconds is not None)
+        )
 
     # --- the codec ------------------------------------------------------------------------------------------
 
@@ -166,33 +170,31 @@ class EnvelopeCodec:
         Raises:
             CannotSeal: the ring is stale, has no minting key, or the token would be longer than `unseal` accepts.
         """
-        refresher = self._refresher
-        if refresher is not None and (self._inline or refresher.freshness.max_stale is not None):
-            self._look(refresher, sealing=True)
+        if self._watched:
+            self._look(sealing=True)
         minter = self._minter
         if minter is None:
-            raise _no_minter(self._closed)
+            return self._seal_otherwise(payload)
         if len(payload) > minter.max_payload:
-            raise CannotSeal(
-                f"a state of {len(payload):,} bytes does not fit into a token",
-                why=f"the keyset's max_token_chars allows {minter.max_payload:,}",
-                next="keep large state on the server and put its id into requestState",
-                code="payload-too-long",
-            )
-        count = next(self._seals)
-        if not count & _TTL_SAMPLE or self._instance.sample_ttl:
-            self._bookkeeping(count, payload)
-            minter = self._minter or minter
-        if self._mint_sdk:
-            assert self._ring.sdk is not None
-            return self._ring.sdk.seal(payload)
+            raise _too_long(len(payload), minter.max_payload)
         use = minter.use
+        count = next(use.seals)
+        if count >= minter.due:
+            self._bookkeeping(minter, count, payload)
         use.last_mint = time()
-        next(use.seals)
-        nonce = os.urandom(12)
-        return minter.header + b64encode_as_string(nonce + minter.encrypt(nonce, payload, minter.aad), URLSAFE).rstrip(
-            "="
-        )
+        nonce = urandom(12)
+        sealed = b64encode_as_string(nonce + minter.encrypt(nonce, payload, minter.aad), URLSAFE)
+        return minter.header + sealed.rstrip("=")
+
+    def _seal_otherwise(self, payload: bytes) -> str:
+        """Without a minter: the SDK's own token during a migration, or nothing."""
+        ring = self._ring
+        if not self._mint_sdk or ring.sdk is None or self._closed:
+            raise _no_minter(self._closed)
+        if len(payload) > max_payload(ring.max_token_chars):
+            raise _too_long(len(payload), max_payload(ring.max_token_chars))
+        self._instance.observe_ttl(payload)
+        return ring.sdk.seal(payload)
 
     def unseal(self, token: str) -> bytes:
         """The payload of a token that some instance of this keyset sealed, unmodified.
@@ -201,9 +203,8 @@ class EnvelopeCodec:
             InvalidRequestState: `malformed`, `unknown key`, `seal`, `retired key` or `stale ring`; nothing else,
                 for any string.
         """
-        refresher = self._refresher
-        if refresher is not None and (self._inline or refresher.freshness.max_stale is not None):
-            self._look(refresher, sealing=False)
+        if self._watched:
+            self._look(sealing=False)
         ring = self._ring
         opened = ring.open(token)
         if opened.__class__ is bytes:
@@ -223,8 +224,10 @@ class EnvelopeCodec:
         next(self._refusals[reason])
         raise InvalidRequestState("stale ring" if self._closed else reason)
 
-    def _look(self, refresher: Refresher, *, sealing: bool) -> None:
+    def _look(self, *, sealing: bool) -> None:
         """What only some deployments need before each token: an inline refresh, the limit of staleness."""
+        refresher = self._refresher
+        assert refresher is not None
         if self._inline:
             refresher.inline()
         left = refresher.freshness.left(self._clock)
@@ -240,10 +243,18 @@ class EnvelopeCodec:
             next(self._refusals["stale ring"])
             raise InvalidRequestState("stale ring")
 
-    def _bookkeeping(self, count: int, payload: bytes) -> None:
-        """Off the fast path: the observed ttl, and a new prefix in good time."""
+    def _sample(self) -> None:
+        """A report was written: the next seal is looked at."""
+        minter = self._minter
+        if minter is not None:
+            minter.due = 0
+
+    def _bookkeeping(self, minter: Minter, count: int, payload: bytes) -> None:
+        """Off the fast path: the observed ttl (first seal after each report, every 64th), a new prefix in time."""
         self._instance.observe_ttl(payload)
-        if count and count % SEALS_PER_PREFIX == 0:
+        minter.due = count + TTL_SAMPLE
+        self._sealed_under_prefix += TTL_SAMPLE
+        if self._sealed_under_prefix >= SEALS_PER_PREFIX:
             self._instance.new_prefix()
             self._use(self._ring)
 
@@ -262,7 +273,7 @@ class EnvelopeCodec:
     @property
     def seals(self) -> int:
         """Tokens minted so far by this process."""
-        return read_count(self._seals)
+        return sum(read_count(key.use.seals) for key in self._ring.keys.values())
 
     @property
     def refusals(self) -> dict[str, int]:
@@ -272,7 +283,7 @@ class EnvelopeCodec:
     def ready(self) -> bool:
         """Whether this instance can mint and verify now. For a readiness endpoint: no I/O, never calls a KMS."""
         refresher = self._refresher
-        if self._closed or self._minter is None:
+        if self._closed or (self._minter is None and not self._mint_sdk):
             return False
         left = None if refresher is None else refresher.freshness.left(self._clock)
         return left is None or left > 0
@@ -348,10 +359,20 @@ class EnvelopeCodec:
             self._refresher.after_fork()
         else:
             self._instance.redraw()
-        self._seals = itertools.count()
+        for key in self._ring.keys.values():
+            key.use.reset()
         self._use(self._ring)
         if self._refresher is not None and not self._inline:
             self._refresher.start()
+
+
+def _too_long(size: int, limit: int) -> CannotSeal:
+    return CannotSeal(
+        f"a state of {size:,} bytes does not fit into a token",
+        why=f"the keyset's max_token_chars allows {limit:,}",
+        next="keep large state on the server and put its id into requestState",
+        code="payload-too-long",
+    )
 
 
 def _no_minter(closed: bool) -> CannotSeal:

@@ -41,7 +41,6 @@ class Instance:
         self.minting_since: int | None = None
         self.mints: str | None = None
         self.ttl_observed: float | None = None
-        self.sample_ttl = True
         self.canary: dict[str, Canary] = {}
         self.new_prefix()
 
@@ -58,7 +57,6 @@ class Instance:
             ttl = float(match[2]) - float(match[1])
             if self.ttl_observed is None or ttl > self.ttl_observed:
                 self.ttl_observed = ttl
-        self.sample_ttl = False
 
     def note_minting(self, kid: str | None, now: float) -> None:
         """The ring now mints under `kid` (None: nothing). Called after every swap."""
@@ -84,7 +82,6 @@ class Instance:
             now, started: wall clock at writing, and when the refresh began that this report follows (seconds).
         """
         self.seq += 1
-        self.sample_ttl = True
         uses = {} if ring is None else {kid: key.use for kid, key in ring.keys.items()}
         max_stale = None if ring is None or ring.keyset is None else ring.keyset.max_stale_seconds
         return Report(

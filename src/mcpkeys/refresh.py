@@ -68,6 +68,7 @@ class Refresher:
         self.failures = 0
         self.last_error: McpkeysError | None = None
         self.report_error: McpkeysError | None = None
+        self.reported: Callable[[], None] = lambda: None
         self._swap = swap
         self._clock = clock or SystemClock()
         self._jitter = jitter or random.SystemRandom()
@@ -201,6 +202,7 @@ class Refresher:
         body = reports.encode(report, key)
         try:
             self.loader.store.put_report(report.instance, body, deadline=self._clock.monotonic() + seconds)
+            self.reported()
         except StoreDenied as exc:
             raise StoreDenied(
                 "this instance may not write its report",

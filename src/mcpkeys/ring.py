@@ -19,6 +19,7 @@ from mcpkeys import sdktoken, token
 from mcpkeys.encoding import b64u, unb64u
 from mcpkeys.keyset import DEFAULT_MAX_TOKEN_CHARS, Keyset, State, digest
 from mcpkeys.sdktoken import SdkRing
+from mcpkeys.token import decode_body
 
 MAX_OPENERS = 4096
 """Derived keys a ring remembers: one per key and per process that minted. The oldest goes first."""
@@ -35,6 +36,10 @@ class KeyUse:
     __slots__ = ("last_mint", "last_unseal", "seals", "unseals")
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Nothing noted yet; also in the child after fork, which has done nothing itself."""
         self.last_mint = 0.0
         self.last_unseal = 0.0
         self.seals = itertools.count()
@@ -97,11 +102,16 @@ class Opener:
 
 
 class Minter:
-    """What sealing needs, prepared: header, derived key, limit. One per ring and prefix."""
+    """What sealing needs, prepared: header, derived key, limit. One per ring and prefix.
 
-    __slots__ = ("aad", "encrypt", "header", "kid", "max_payload", "use")
+    Attributes:
+        due: the count of the key's seals at which the codec does its slower bookkeeping again.
+    """
+
+    __slots__ = ("aad", "due", "encrypt", "header", "kid", "max_payload", "use")
 
     def __init__(self, header: str, kid: str, aead: AESGCM, use: KeyUse, max_payload: int) -> None:
+        self.due = 0
         self.header = header
         self.aad = header.encode()
         self.kid = kid
@@ -208,7 +218,7 @@ class Ring:
             return self._open_first(text)
         if len(text) > self.max_token_chars:
             return "malformed"
-        sealed = token.decode_body(text)
+        sealed = decode_body(text)
         if sealed is None or len(sealed) < 28:
             return "malformed"
         try:
@@ -233,7 +243,7 @@ class Ring:
             return "retired key"
         if not key.unwrapped:
             return "unknown key"
-        sealed = token.decode_body(text)
+        sealed = decode_body(text)
         if sealed is None or len(sealed) < 28:
             return "malformed"
         header = text[: token.HEADER_CHARS]

@@ -224,3 +224,29 @@ def test_the_sdk_token_is_refused_for_the_sdks_reasons(text: str) -> None:
     except InvalidRequestState as exc:
         expected = str(exc)
     assert SdkRing(keys).open(text) == expected
+
+
+@given(body=st.one_of(st.text(ALPHABET + "+/= \n\x00é", max_size=60), st.text(ALPHABET, max_size=60)))
+@settings(max_examples=2000)
+def test_the_decoder_is_as_strict_as_encoding_again(body: str) -> None:
+    import base64
+
+    front = "m" * token.HEADER_CHARS
+    decoded = token.decode_body(front + body)
+    try:
+        raw = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)) if body else None
+    except ValueError:
+        raw = None
+    canonical = raw is not None and base64.urlsafe_b64encode(raw).decode().rstrip("=") == body
+    assert decoded == (raw if canonical else None)
+
+
+def test_every_last_character_of_every_length(codec: EnvelopeCodec) -> None:
+    import base64
+
+    for surplus in range(1, 5):
+        for last in ALPHABET + "+/=":
+            body = "A" * (surplus - 1) + last
+            raw = token.decode_body("m" * token.HEADER_CHARS + body)
+            if raw is not None:
+                assert base64.urlsafe_b64encode(raw).decode().rstrip("=") == body
