@@ -1,4 +1,4 @@
-"""A client that plays one leg of a round and leaves: `resuming_client.py URL FILE`. FILE carries the round."""
+"""A client that begins a round, stores it and leaves; started again, it finishes it: `resuming_client.py URL FILE`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ async def main(url: str, stored: Path) -> None:
     before = InputRequiredResult.model_validate_json(stored.read_text()) if stored.exists() else None
     async with clients(url) as (client,):
         result = await step(client, "refund", ARGUMENTS, before)
+        while before is not None and isinstance(result, InputRequiredResult):
+            result = await step(client, "refund", ARGUMENTS, result)
     if isinstance(result, InputRequiredResult):
         stored.write_text(result.model_dump_json(by_alias=True))
         print(json.dumps({"done": False, "pid": os.getpid()}))

@@ -381,8 +381,7 @@ def test_the_process_answers_with_findings_and_exit_code(tmp_path: Path, keyset:
     assert result.servers[0].keyset == "fleet"
 
 
-def test_exit_codes_tell_refused_from_out_of_reach(tmp_path: Path) -> None:
-    assert checked(tmp_path, PLAIN + "mcp = MCPServer()").exit_code == 2
+def test_the_exit_code_tells_out_of_reach_from_refused(tmp_path: Path) -> None:
     source = "from mcpkeys.errors import StoreUnreachable\nraise StoreUnreachable('nobody answers')"
     assert checked(tmp_path, source).exit_code == 4
 

@@ -155,7 +155,7 @@ def test_a_state_for_other_arguments_or_changed_is_refused(fleet: list[Serving])
 def test_a_client_stores_the_round_and_another_process_resumes_it(fleet: list[Serving], tmp_path: Path) -> None:
     stored = tmp_path / "round.json"
     outputs = []
-    for turn in range(3):
+    for turn in range(2):
         done = subprocess.run(
             [sys.executable, CLIENT, fleet[turn % 2].url, str(stored)],
             capture_output=True,
@@ -165,6 +165,6 @@ def test_a_client_stores_the_round_and_another_process_resumes_it(fleet: list[Se
         )
         assert done.returncode == 0, done.stderr[-2000:]
         outputs.append(json.loads(done.stdout))
-    assert [output["done"] for output in outputs] == [False, False, True]
+    assert [output["done"] for output in outputs] == [False, True]
     assert outputs[-1]["text"] == REFUND
-    assert len({output["pid"] for output in outputs}) == 3
+    assert len({output["pid"] for output in outputs}) == 2
