@@ -21,6 +21,7 @@ from mcpkeys.standing import (
     StandingState,
     Words,
     clock_tolerance,
+    held_max_stale,
 )
 from mcpkeys.steps import Blocking, Step, named, span
 
@@ -97,7 +98,7 @@ def assess(keyset: Keyset, reports: Mapping[str, ReceivedReport], step: Step, no
         )
     roster = set(keyset.rotation.roster) if keyset.rotation is not None else set()
     _check_names(step, roster | set(reports) | set(rejected) | set(words.missing))
-    judge = Judge(keyset, reports, step, now, gate, words, roster, attesting)
+    judge = Judge(keyset, reports, step, now, gate, words, roster, attesting, held_max_stale(reports.values()))
     heard = {instance: judge.standing(instance, rejected.get(instance)) for instance in set(reports) | set(rejected)}
     says_nobody = step.expect == 0 or words.nobody is not None or _expected_nobody(keyset) is not None
     if not attesting and not (says_nobody and not _present(heard.values())):
