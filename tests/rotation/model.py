@@ -110,6 +110,7 @@ class Bounds:
     forks: bool = False
     stale_reads: bool = False
     lost_reports: bool = False
+    load_first: bool = False  # a planted bug: read the keyset, then say that one joins
     tell_mints: bool = True
     max_states: int = 2_000_000
 
@@ -295,13 +296,19 @@ class Model:
                             break
             elif i.status == "joining":
                 fresh = self._refreshed(s.k, i)._replace(status="serving", since=i.off)
+                if b.load_first:
+                    fresh = i._replace(status="serving", since=i.off)
+                    fresh = fresh._replace(report=self._says(fresh))
                 yield f"load {n}", self._with(s, n, fresh), budget
                 if deaths:
                     left = (deaths - 1, emergencies, rotations)
                     yield f"kill {n}", self._with(s, n, self._stopped(i, "dead")), left
             elif i.status == "off":
                 report = Seen("joining", 0, -1, (), 0, (), 0)
-                yield f"join {n}", self._with(s, n, i._replace(status="joining", report=report)), budget
+                fresh = i._replace(status="joining", report=report)
+                if b.load_first:
+                    fresh = self._refreshed(s.k, i)._replace(status="joining")
+                yield f"join {n}", self._with(s, n, fresh), budget
         yield from self._operators(s, budget)
 
     def _with(self, s: S, n: int, i: I) -> S:

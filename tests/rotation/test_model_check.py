@@ -155,6 +155,11 @@ def test_it_finds_the_missing_skew(monkeypatch):
         search(Bounds(instances=2, spare=0, deaths=0, offsets=(2, -2), skew=4, ttl=1, rollbacks=False))
 
 
+def test_it_finds_joining_in_the_wrong_order():
+    with pytest.raises(Violation, match="join"):
+        search(Bounds(instances=1, spare=1, deaths=0, load_first=True, rollbacks=False))
+
+
 def test_it_finds_a_forked_child_that_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(gates, "PHASE_REFRESHES", 0)
     monkeypatch.setattr(gates.Judge, "_minted", lambda self, received: None)
