@@ -85,8 +85,11 @@ def settings_of(given: dict[str, Any], *required: str) -> Settings:
 
 
 @contextmanager
-def author_of(given: dict[str, Any], *, skip: tuple[str, ...] = ()) -> Iterator[Author]:
-    """An author under the same pins as a server has. Everything must be pinned: name, keyset, keks, signers."""
+def author_of(given: dict[str, Any], *, skip: tuple[str, ...] = (), adding: tuple[str, ...] = ()) -> Iterator[Author]:
+    """An author under the same pins as a server has. Everything must be pinned: name, keyset, keks, signers.
+
+    `adding`: KEKs that this command is about to add, canonical URIs; they count as pinned.
+    """
     from mcpkeys import registry
     from mcpkeys.authoring import Author
     from mcpkeys.keks import Keks
@@ -95,7 +98,7 @@ def author_of(given: dict[str, Any], *, skip: tuple[str, ...] = ()) -> Iterator[
     settings = settings_of(given).require()
     author = Author(
         registry.open_store(settings.keyset),
-        Keks.open(settings.keks),
+        Keks.open((*settings.keks, *adding)),
         Pins(settings.name, settings.signers, settings.min_generation),
         skip=skip,
     )

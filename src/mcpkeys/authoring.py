@@ -148,16 +148,20 @@ class Author:
     def wrap(self, key: bytes, context: WrapContext, targets: Sequence[Kms]) -> tuple[Wrap, ...]:
         """`key` wrapped by every target, each wrap unwrapped once and compared. All of them, or an error."""
         wraps: list[Wrap] = []
-        for kms in targets:
-            wrap = kms.wrap(key, context, deadline=self.deadline(CALL_SECONDS * 2))
-            opened = kms.unwrap(wrap, context, deadline=self.deadline(CALL_SECONDS * 2))
-            if not hmac.compare_digest(opened, key):
-                raise UnwrapRefused(
-                    f"{kms.uri} does not give back what it wrapped",
-                    why="the test unwrap answered another key",
-                    next="check that key's configuration; nothing was written",
-                )
-            wraps.append(wrap)
+        opened = b""
+        try:
+            for kms in targets:
+                wrap = kms.wrap(key, context, deadline=self.deadline(CALL_SECONDS * 2))
+                opened = kms.unwrap(wrap, context, deadline=self.deadline(CALL_SECONDS * 2))
+                if not hmac.compare_digest(opened, key):
+                    raise UnwrapRefused(
+                        f"{kms.uri} does not give back what it wrapped",
+                        why="the test unwrap answered another key",
+                        next="check that key's configuration; nothing was written",
+                    )
+                wraps.append(wrap)
+        finally:
+            del key, opened  # tracebacks show the locals of every frame that an error crosses
         return tuple(wraps)
 
     def _targets(self, keks: Sequence[str]) -> list[Kms]:
@@ -180,11 +184,12 @@ class Author:
 
     def _opened(self, uris: Sequence[str]) -> list[Kms]:
         """Backends for the sign KEKs: pinned ones where they are the same, others opened for this command only."""
-        opened: list[Kms] = []
-        for uri in uris:
-            pinned = self.keks.get(uri)
-            opened.append(pinned or registry.open_kms(uri, session=self._sessions.get(uri.split(":", 1)[0])))
-        return opened
+        return [self.backend(uri) for uri in uris]
+
+    def backend(self, uri: str) -> Kms:
+        """The pinned backend of this KEK, or another one opened for this command. Contacts nobody."""
+        pinned = self.keks.get(uri)
+        return pinned or registry.open_kms(uri, session=self._sessions.get(uri.split(":", 1)[0]))
 
     def _open(self, purpose: Purpose, name: str, kid: str, wrapped: tuple[Wrap, ...], keks: Keks) -> bytes:
         answer = keks.unwrap([Job(WrapContext(purpose, name, kid), wrapped)])[kid]

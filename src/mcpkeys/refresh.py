@@ -27,6 +27,8 @@ WRITE_SECONDS = 5.0
 FAREWELL_SECONDS = 2.0
 INLINE_SECONDS = 2.0
 CANARY_SECONDS = 86_400.0
+PROOF_REFRESHES = 10
+"""With several KEKs the first canary comes within so many refresh intervals."""
 POKE_SECONDS = 5.0
 """An unknown kid asks for at most one early refresh in this time (or half a refresh interval where that is less)."""
 
@@ -214,8 +216,11 @@ class Refresher:
     # --- the canary ------------------------------------------------------------------------------------------
 
     def _plan_canary(self, *, first: bool = False) -> None:
-        low = 0.0 if first else 0.5
-        self._next_canary = self._clock.monotonic() + CANARY_SECONDS * self._jitter.uniform(low, 1.0)
+        low, longest = (0.0 if first else 0.5), CANARY_SECONDS
+        if first and len(self.loader.keks.uris) > 1:
+            # A KEK that has not opened anything here yet is tried soon: `rewrap --remove-kek` waits for the proof.
+            longest = PROOF_REFRESHES * self._interval()
+        self._next_canary = self._clock.monotonic() + longest * self._jitter.uniform(low, 1.0)
 
     def _canaries(self) -> None:
         """One unwrap a day by the nearest KEK; and one, once, by each pinned KEK that has not opened anything yet."""

@@ -59,9 +59,9 @@ def plan(keyset: Keyset, reports: Iterable[ReceivedReport], step: Step, now: flo
     received = {entry.report.instance: entry for entry in reports}
     at = to_ms(now)
     _check_step(keyset, step)
-    restored = _restored(keyset, received)
-    if restored is not None:
-        return unsafe(step, "gate-restored", restored, "mcpkeys restore FILE")
+    old = restored(keyset, received)
+    if old is not None:
+        return unsafe(step, "gate-restored", old, "mcpkeys restore FILE")
     if step.to == "emergency":
         return burn(keyset, received, step, at)
     other = _other_rotation(keyset, step)
@@ -105,7 +105,7 @@ def _check_step(keyset: Keyset, step: Step) -> None:
         raise ConfigurationError("an emergency has a reason", next="add --reason R; it is kept in the history")
 
 
-def _restored(keyset: Keyset, reports: Mapping[str, ReceivedReport]) -> str | None:
+def restored(keyset: Keyset, reports: Mapping[str, ReceivedReport]) -> str | None:
     """Why this document is an old one put back, or None."""
     newest = max((entry.report for entry in reports.values()), key=lambda report: report.generation, default=None)
     if newest is not None and newest.generation > keyset.generation:

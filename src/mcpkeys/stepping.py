@@ -130,7 +130,7 @@ def take(
     if (plan.needs_key and key is None) or (plan.needs_report_key and report_key is None):
         raise Conflict(
             "the keyset changed while this step was being prepared",
-            why=_last(observed.stored.keyset),
+            why=last_write(observed.stored.keyset),
             next="run the same command again",
         )
     document = rotation.complete(plan.document, key=key, rotation_id=rotation_id, report_key=report_key)
@@ -143,13 +143,13 @@ def take(
             return Taken(plan, observed, None)
         raise Conflict(
             "another operator was faster; nothing of this step was written",
-            why=_last(observed.stored.keyset),
+            why=last_write(observed.stored.keyset),
             next="mcpkeys status, then run the same command again if it is still wanted",
         ) from None
     return Taken(plan, observed, written)
 
 
-def _last(keyset: Keyset) -> str:
+def last_write(keyset: Keyset) -> str:
     """Who wrote last, and what."""
     if not keyset.history:
         return f"generation {keyset.generation} is stored now"
