@@ -69,7 +69,7 @@ _REPLICA_RULES: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = tuple(
             "a host's name",
             "a host's name belongs to one machine",
             r"^(?:localhost(?:\.[a-z.]+)?|[a-z0-9-]+\.(?:local|localdomain|lan|internal|home\.arpa)"
-            r"|[a-z-]*[0-9]+(?:\.[a-z0-9-]+){2,}|.+\.(?:compute|ec2|c)\.(?:[a-z0-9-]+\.)*(?:internal|amazonaws\.com))$",
+            r"|(?!v[0-9]+\.)[a-z-]*[0-9]+(?:\.[a-z0-9-]+){2,}|.+\.(?:compute|ec2|c)\.(?:[a-z0-9-]+\.)*(?:internal|amazonaws\.com))$",
         ),
         (
             "a replica's number",
@@ -81,7 +81,12 @@ _REPLICA_RULES: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = tuple(
             "a process id differs in every process and after every restart",
             r"(?:(?:[-_.:#@ ]|^)pid[-_.:=# ]?[0-9]+|\[[0-9]+\]|[-_.#@](?!(?:19|20)[0-9]{2}$)[0-9]{3,7})$",
         ),
-        ("a pod's ordinal", "a StatefulSet's pods are numbered from -0", r"-[0-9]{1,2}$"),
+        # But `orders-eu-west-1` ends with a region.
+        (
+            "a pod's ordinal",
+            "a StatefulSet's pods are numbered from -0",
+            r"(?<!east|west)(?<!north|south)(?<!central)-[0-9]{1,2}$",
+        ),
     )
 )
 

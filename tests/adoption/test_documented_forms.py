@@ -34,7 +34,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> LocalKeyset:
 @pytest.fixture(scope="module")
 def fleet(shared: LocalKeyset, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Serving]]:
     both = shared.environ | {"SERVER": "both"}
-    with serving(tmp_path_factory.mktemp("logs"), both, both) as started:
+    # Two services by name, which share state on purpose: what counts is the keyset's audience.
+    with serving(tmp_path_factory.mktemp("logs"), both, both | {"NAME": "acme-refunds"}) as started:
         yield started
 
 
