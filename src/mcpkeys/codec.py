@@ -127,6 +127,7 @@ class EnvelopeCodec:
         codec._inline = inline
         codec._mint_sdk = mint_sdk
         refresher.reported = codec._sample
+        codec._minter = None  # the report "joining" is written before the first ring is in use
         codec._closed = False
         codec._refusals = {reason: itertools.count() for reason in REASONS}
         try:
