@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from mcpkeys.errors import McpkeysError
 from mcpkeys_cli.output import Answer, emit, note, of_error
@@ -54,6 +55,11 @@ class Lazy(click.Group):
         command: click.Command = import_module(found[0]).command
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Words without importing what they name: a person waits for the TAB key."""
+        words = [CompletionItem(word, help=line) for word, (_, line) in COMMANDS.items() if word.startswith(incomplete)]
+        return [*words, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(word, line) for word, (_, line) in COMMANDS.items()])
@@ -71,7 +77,7 @@ def cli() -> None:
 
 def _wants_json(arguments: Sequence[str]) -> bool:
     """Whether `--output json` stands among the arguments, also where they do not parse."""
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    pairs = zip(arguments, [*arguments[1:], ""], strict=False)  # none at all is a command line too
     return any(one == "--output=json" or (one == "--output" and other == "json") for one, other in pairs)
 
 
