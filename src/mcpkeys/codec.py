@@ -48,6 +48,9 @@ class EnvelopeCodec:
     Never shows key bytes in `repr`, and is never pickled or copied.
     """
 
+    # `joining` is reported before there is a ring to mint with.
+    _minter: Minter | None = None
+
     def __init__(self, ring: Ring, *, instance: Instance, clock: Clock | None = None) -> None:
         """Not for callers: `open` and `from_secrets` are the constructors."""
         self._clock = clock or SystemClock()
