@@ -129,6 +129,8 @@ class EnvelopeCodec:
         codec._refresher = refresher
         codec._inline = inline
         codec._mint_sdk = mint_sdk
+        # The first report is written before there is a ring.
+        codec._minter = None
         refresher.reported = codec._sample
         codec._minter = None  # the report "joining" is written before the first ring is in use
         codec._closed = False
