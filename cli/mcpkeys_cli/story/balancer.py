@@ -18,6 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mcpkeys_cli.story.processes import end_with_parent
+
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "content-encoding"}
 
 
@@ -59,6 +61,7 @@ def app(backends: list[int]) -> Starlette:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     uvicorn.run(
         app([int(port) for port in sys.argv[2:]]),
         host="127.0.0.1",

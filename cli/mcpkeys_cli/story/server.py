@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from mcpkeys import request_state_security
+from mcpkeys_cli.story.processes import end_with_parent
 
 security = request_state_security()
 mcp = MCPServer("fleet", request_state_security=security)
@@ -100,4 +101,5 @@ def main(port: int) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     main(int(sys.argv[1]))

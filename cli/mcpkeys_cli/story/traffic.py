@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import Counter
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,26 +13,19 @@ from mcp.client import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp.types import ElicitRequestParams, ElicitResult, InputRequiredResult
 
+from mcpkeys_cli.story.tally import Tally
+
 REFUSED = "Invalid or expired requestState"
 
 
 @dataclass(slots=True)
 class Traffic:
-    """Calls that go on until `stop` is set, and what became of them.
-
-    Attributes:
-        calls: completed calls, each of at least two requests.
-        rounds: answered questions: what a refused token would have lost.
-        refused: rounds refused with the frozen error.
-        broken: other failures, by their text.
-    """
+    """Calls that go on until `stop` is set; `tally` says what became of them."""
 
     url: str
-    calls: int = 0
-    rounds: int = 0
-    refused: int = 0
-    broken: Counter[str] = field(default_factory=Counter)
+    tally: Tally = field(default_factory=Tally)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
+    think: float = 0.05
 
     async def run(self, clients: int) -> None:
         """`clients` concurrent clients, until `stop` is set and the calls under way have ended."""
@@ -40,9 +33,9 @@ class Traffic:
 
     async def _client(self, number: int) -> None:
         async def answer(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-            self.rounds += 1
+            self.tally.rounds += 1
             # A person thinks for a moment: rounds are in flight while keys change.
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(self.think)
             schema: dict[str, Any] = getattr(params, "requested_schema", {})
             return ElicitResult(action="accept", content={key: f"{key} {number}" for key in schema["properties"]})
 
@@ -54,11 +47,12 @@ class Traffic:
                     await self._call(client, turn)
                 except MCPError as exc:
                     if exc.error.message == REFUSED:
-                        self.refused += 1
+                        self.tally.refused += 1
+                        self.tally.refusals.append(time.time())
                     else:
-                        self.broken[exc.error.message] += 1
+                        self.tally.broken[exc.error.message] += 1
                 else:
-                    self.calls += 1
+                    self.tally.calls += 1
 
     @staticmethod
     async def _call(client: Client, turn: int) -> None:
