@@ -32,10 +32,10 @@ from mcpkeys.answers import (
     unsafe,
 )
 from mcpkeys.emergency import burn
-from mcpkeys.encoding import format_ms, to_ms
-from mcpkeys.errors import ConfigurationError
+from mcpkeys.encoding import to_ms
 from mcpkeys.gates import assess
-from mcpkeys.keyset import Ended, Keyset, Phase, Rotation, State, StepEvidence, digest
+from mcpkeys.keyset import Ended, Keyset, Phase, Rotation, State, StepEvidence
+from mcpkeys.preconditions import check_step, last_write, other_rotation, restored
 from mcpkeys.reports import ReceivedReport
 from mcpkeys.standing import NOBODY_RUNS, Gate, Words
 from mcpkeys.steps import Blocking, Plan, Step, To, named, span
@@ -58,13 +58,13 @@ def plan(keyset: Keyset, reports: Iterable[ReceivedReport], step: Step, now: flo
     """
     received = {entry.report.instance: entry for entry in reports}
     at = to_ms(now)
-    _check_step(keyset, step)
+    check_step(keyset, step)
     old = restored(keyset, received)
     if old is not None:
         return unsafe(step, "gate-restored", old, "mcpkeys restore FILE")
     if step.to == "emergency":
         return burn(keyset, received, step, at)
-    other = _other_rotation(keyset, step)
+    other = other_rotation(keyset, step)
     if other is not None:
         return other
     return _take(keyset, received, step, at)
@@ -80,67 +80,6 @@ def _take(keyset: Keyset, reports: Mapping[str, ReceivedReport], step: Step, now
     if step.to == 3:
         return _third(keyset, reports, step, now)
     return _rollback(keyset, reports, step, now)
-
-
-# --- before any step -----------------------------------------------------------------------------------------
-
-
-def _check_step(keyset: Keyset, step: Step) -> None:
-    if step.to not in (1, 2, 3, "rollback", "emergency", "auto"):
-        raise ConfigurationError(f"there is no step {step.to!r}", next="--phase 1, 2 or 3; --rollback; --emergency")
-    if step.expect is not None and not 0 <= step.expect <= 1_000_000:
-        raise ConfigurationError("--expect takes a number of instances", next="--expect 4")
-    if step.attest is not None and not step.attest.strip():
-        raise ConfigurationError("--attest is empty", next='--attest "deploy 4711 finished"')
-    if step.to != "emergency":
-        return
-    if not step.kid:
-        raise ConfigurationError("--emergency burns one key, and none is named", next="add --kid K (mcpkeys status)")
-    if keyset.key(step.kid) is None:
-        kids = ", ".join(key.kid for key in keyset.live)
-        raise ConfigurationError(
-            f"this keyset has no key {step.kid[:64]!r}", why=f"its live keys are {kids}", next=STATUS
-        )
-    if not (step.reason or "").strip():
-        raise ConfigurationError("an emergency has a reason", next="add --reason R; it is kept in the history")
-
-
-def restored(keyset: Keyset, reports: Mapping[str, ReceivedReport]) -> str | None:
-    """Why this document is an old one put back, or None."""
-    newest = max((entry.report for entry in reports.values()), key=lambda report: report.generation, default=None)
-    if newest is not None and newest.generation > keyset.generation:
-        return (
-            f"the stored keyset is generation {keyset.generation}, but {newest.label or newest.instance} holds "
-            f"{newest.generation}: a backup was restored"
-        )
-    own = digest(keyset)
-    for entry in reports.values():
-        report = entry.report
-        if report.generation == keyset.generation and report.digest and report.digest != own:
-            return (
-                f"{report.label or report.instance} holds another document of generation {keyset.generation}: "
-                "a backup was restored and written on"
-            )
-    return None
-
-
-def _other_rotation(keyset: Keyset, step: Step) -> Plan | None:
-    if step.rotation is None:
-        return None
-    current = keyset.rotation
-    if current is not None and current.id == step.rotation:
-        return None
-    if step.to == 1 and keyset.running is None:
-        return None
-    running = f"rotation {current.id}{_by(keyset)} is there instead" if current is not None else "there is none"
-    why = f"the step names rotation {step.rotation}, but {running}"
-    return unsafe(step, "gate-other-rotation", why, STATUS)
-
-
-def _by(keyset: Keyset) -> str:
-    """Who wrote last and what, in brackets: an operator who comes second wants to know."""
-    last = keyset.history[-1] if keyset.history else None
-    return f" ({last.who or 'someone'} at {format_ms(last.at)}: {last.what})" if last is not None else ""
 
 
 # --- the steps -----------------------------------------------------------------------------------------------
@@ -180,7 +119,7 @@ def due(keyset: Keyset) -> To | None:
 def _begin(keyset: Keyset, reports: Mapping[str, ReceivedReport], step: Step, now: int) -> Plan:
     running = keyset.running
     if running is not None and running.phase == 1:
-        return done(step, f"rotation {running.id} is in phase 1 already{_by(keyset)}", command(2), running.id)
+        return done(step, f"rotation {running.id} is in phase 1 already{last_write(keyset)}", command(2), running.id)
     if running is not None:
         return out_of_order(step, running)
     if step.rotation is not None and keyset.rotation is not None and keyset.rotation.id == step.rotation:
@@ -190,6 +129,9 @@ def _begin(keyset: Keyset, reports: Mapping[str, ReceivedReport], step: Step, no
     words = Words.of(keyset, 0).missing
     stopped = {i for i, moment in words.items() if i in reports and to_ms(reports[i].modified_at) <= moment}
     roster = tuple(i for i in present(reports) if i not in stopped)
+    void = step.expect == 0 and bool(roster)
+    if void:
+        step = replace(step, expect=None)
     rotation = begun(keyset, step, at, roster, tuple(sorted(stopped)))
     overrides = [NOBODY_RUNS] if step.expect == 0 else []
     document = succeed(
@@ -202,13 +144,15 @@ def _begin(keyset: Keyset, reports: Mapping[str, ReceivedReport], step: Step, no
         rotation=rotation,
     )
     why = f"every instance learns to verify a new key; {rotation.from_kid} goes on minting; {instances(len(roster))}"
+    if void:
+        why += "; --expect 0 is void, since a report is live"
     return do(1, why, command(2), document)
 
 
 def _second(keyset: Keyset, reports: Mapping[str, ReceivedReport], step: Step, now: int) -> Plan:
     running = keyset.running
     if running is not None and running.phase == 2:
-        return done(step, f"rotation {running.id} is in phase 2 already{_by(keyset)}", command(3), running.id)
+        return done(step, f"rotation {running.id} is in phase 2 already{last_write(keyset)}", command(3), running.id)
     gate = gate_of(keyset, 2)
     if running is None or gate is None:
         return out_of_order(step, running)

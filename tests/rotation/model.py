@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from mcpkeys import rotation, transitions
+from mcpkeys import preconditions, rotation, transitions
 from mcpkeys.keyset import (
     HistoryEntry,
     Key,
@@ -525,13 +525,13 @@ class Model:
 def search(bounds: Bounds) -> Result:
     """Visit every reachable state, breadth first. Raises `Violation` with the shortest way to a bad one."""
     model = Model(bounds)
-    originals = rotation.digest, transitions.digest
+    originals = preconditions.digest, transitions.digest
     # Reports of the model carry no digest, so the documents' digests decide nothing.
-    rotation.digest = transitions.digest = lambda keyset: "sha256:0"
+    preconditions.digest = transitions.digest = lambda keyset: "sha256:0"
     try:
         return _search(model, bounds)
     finally:
-        rotation.digest, transitions.digest = originals
+        preconditions.digest, transitions.digest = originals
 
 
 def _search(model: Model, bounds: Bounds) -> Result:

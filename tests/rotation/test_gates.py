@@ -216,6 +216,11 @@ def test_expect_0_is_a_recorded_word_that_no_server_runs():
 def test_expect_0_is_void_where_a_report_is_live():
     fleet = fleet_in(1)
     refuses(fleet.plan(2, expect=0), "gate-contradiction", 5)
+    fleet = Fleet(1)
+    assert "void" in fleet.take(1, expect=0).why
+    fleet.instances[0].again(fleet.now, state="farewell")
+    fleet.now += SILENT
+    refuses(fleet.plan(2), "gate-empty", 5)
     fleet = Fleet(0)
     fleet.take(1, expect=0)
     late = Instance("late")
