@@ -21,14 +21,15 @@ from typing import Any, Literal, Self
 from mcp.server.request_state import InvalidRequestState
 from pybase64 import b64encode_as_string
 
-from mcpkeys import registry, store
+from mcpkeys import metrics, registry, store
 from mcpkeys.clock import Clock, SystemClock
 from mcpkeys.errors import CannotSeal, SettingError
 from mcpkeys.instance import Instance
 from mcpkeys.keks import Keks
+from mcpkeys.keyuse import read_count
 from mcpkeys.loading import Loader, Pins
 from mcpkeys.refresh import Refresher
-from mcpkeys.ring import Minter, Ring, read_count
+from mcpkeys.ring import Minter, Ring
 from mcpkeys.sdktoken import SdkRing
 from mcpkeys.settings import load_settings
 from mcpkeys.token import URLSAFE, max_payload
@@ -48,19 +49,18 @@ class EnvelopeCodec:
     Never shows key bytes in `repr`, and is never pickled or copied.
     """
 
-    # `joining` is reported before there is a ring to mint with.
-    _minter: Minter | None = None
-
-    def __init__(self, ring: Ring, *, instance: Instance, clock: Clock | None = None) -> None:
-        """Not for callers: `open` and `from_secrets` are the constructors."""
+    def __init__(
+        self, instance: Instance, *, inline: bool = False, mint_sdk: bool = False, clock: Clock | None = None
+    ) -> None:
+        """Not for callers: `open` and `from_secrets` are the constructors. Without a ring yet: it mints nothing."""
         self._clock = clock or SystemClock()
         self._instance = instance
         self._refresher: Refresher | None = None
-        self._inline = False
-        self._mint_sdk = False
+        self._inline = inline
+        self._mint_sdk = mint_sdk
         self._closed = False
-        self._refusals = {reason: itertools.count() for reason in REASONS}
-        self._use(ring)
+        self._refusals: dict[tuple[str, str], itertools.count[int]] = {}
+        self._use(Ring(name="", keys=()))
 
     # --- constructors ---------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class EnvelopeCodec:
         opened = registry.open_store(settings.keyset, session=sessions.get(store.scheme_of(settings.keyset)))
         loader = Loader(
             opened,
-            Keks.open(settings.keks, sessions=sessions),
+            Keks.open(settings.keks, sessions=sessions, measure=metrics.kms_call),
             Pins(settings.name, settings.signers, settings.min_generation),
             sdk=SdkRing(sdk_keys) if sdk_keys else None,
         )
@@ -122,25 +122,16 @@ class EnvelopeCodec:
 
     @classmethod
     def _begin(cls, loader: Loader, instance: Instance, *, inline: bool, mint_sdk: bool) -> Self:
-        codec = cls.__new__(cls)
-        refresher = Refresher(loader, instance, lambda ring: codec._use(ring))
-        codec._clock = SystemClock()
-        codec._instance = instance
-        codec._refresher = refresher
-        codec._inline = inline
-        codec._mint_sdk = mint_sdk
-        # The first report is written before there is a ring.
-        codec._minter = None
+        codec = cls(instance, inline=inline, mint_sdk=mint_sdk)
+        refresher = codec._refresher = Refresher(loader, instance, codec._use)
         refresher.reported = codec._sample
-        codec._minter = None  # the report "joining" is written before the first ring is in use
-        codec._closed = False
-        codec._refusals = {reason: itertools.count() for reason in REASONS}
         try:
             refresher.begin()
         except BaseException:
             loader.close()
             raise
         _open.add(codec)
+        metrics.watch(codec)
         _say_farewell_on_sigterm()
         if not inline:
             refresher.start()
@@ -154,8 +145,10 @@ class EnvelopeCodec:
             TypeError: a key is neither bytes, bytearray nor str.
             ValueError: no key, one shorter than 32 bytes, or one twice.
         """
-        codec = cls(Ring.from_secrets(keys, now=time()), instance=Instance(""))
+        codec = cls(Instance(""))
+        codec._use(Ring.from_secrets(keys, now=time()))
         _open.add(codec)
+        metrics.watch(codec)
         return codec
 
     def _use(self, ring: Ring) -> None:
@@ -164,6 +157,7 @@ class EnvelopeCodec:
         self._ring = ring
         self._minter: Minter | None = minter
         self._sealed_under_prefix = 0
+        self._adopted_at = self._clock.time()
         self._watched = self._refresher is not None and (
             self._inline or (ring.keyset is not None and ring.keyset.max_stale_seconds is not None)
         )
@@ -183,11 +177,10 @@ class EnvelopeCodec:
             return self._seal_otherwise(payload)
         if len(payload) > minter.max_payload:
             raise _too_long(len(payload), minter.max_payload)
-        use = minter.use
-        count = next(use.seals)
+        count = next(minter.seals)
         if count >= minter.due:
             self._bookkeeping(minter, count, payload)
-        use.last_mint = time()
+        minter.use.last_mint = time()
         nonce = urandom(12)
         sealed = b64encode_as_string(nonce + minter.encrypt(nonce, payload, minter.aad), URLSAFE)
         return minter.header + sealed.rstrip("=")
@@ -227,8 +220,17 @@ class EnvelopeCodec:
                 reason = opened
         elif reason == "unknown key" and self._refresher is not None:
             self._refresher.poke()
-        next(self._refusals[reason])
+        self._count_refusal("stale ring" if self._closed else reason, token)
         raise InvalidRequestState("stale ring" if self._closed else reason)
+
+    def _count_refusal(self, reason: str, token: str) -> None:
+        key = self._ring.keys.get(token[4:16])
+        at = reason, "none" if key is None else key.state
+        counter = self._refusals.get(at)
+        if counter is None:
+            # setdefault is one step: two threads that count the first refusal share one counter.
+            counter = self._refusals.setdefault(at, itertools.count())
+        next(counter)
 
     def _look(self, *, sealing: bool) -> None:
         """What only some deployments need before each token: an inline refresh, the limit of staleness."""
@@ -246,7 +248,7 @@ class EnvelopeCodec:
                     next="bring the store back; mcpkeys status tells what this instance last said",
                     code="stale-ring",
                 )
-            next(self._refusals["stale ring"])
+            self._count_refusal("stale ring", "")
             raise InvalidRequestState("stale ring")
 
     def _sample(self) -> None:
@@ -279,12 +281,40 @@ class EnvelopeCodec:
     @property
     def seals(self) -> int:
         """Tokens minted so far by this process."""
-        return sum(read_count(key.use.seals) for key in self._ring.keys.values())
+        return sum(key.use.seals for key in self._ring.keys.values())
 
     @property
     def refusals(self) -> dict[str, int]:
         """Refused tokens by reason."""
-        return {reason: read_count(count) for reason, count in self._refusals.items()}
+        found = dict.fromkeys(REASONS, 0)
+        for (reason, _), count in self.refusals_by_key_state.items():
+            found[reason] += count
+        return found
+
+    @property
+    def refusals_by_key_state(self) -> dict[tuple[str, str], int]:
+        """Refused tokens by reason and the state of the key that they name (`none`: no key of this keyset)."""
+        return {at: read_count(counter) for at, counter in list(self._refusals.items())}
+
+    @property
+    def refresher(self) -> Refresher | None:
+        """What keeps the ring current; None for `from_secrets`."""
+        return self._refresher
+
+    @property
+    def adopted_at(self) -> float:
+        """When the current ring came into use: seconds since the epoch."""
+        return self._adopted_at
+
+    @property
+    def refresh_age(self) -> float | None:
+        """Seconds since the last successful refresh began, or None where nothing is refreshed."""
+        return None if self._refresher is None else self._refresher.freshness.age(self._clock)
+
+    @property
+    def stale_left(self) -> float | None:
+        """Seconds until the ring is stale, or None where it never is."""
+        return None if self._refresher is None else self._refresher.freshness.left(self._clock)
 
     def ready(self) -> bool:
         """Whether this instance can mint and verify now. For a readiness endpoint: no I/O, never calls a KMS."""
@@ -315,8 +345,8 @@ class EnvelopeCodec:
                     "unwrapped": key.unwrapped,
                     "last_mint": key.use.last_mint or None,
                     "last_unseal": key.use.last_unseal or None,
-                    "seals": read_count(key.use.seals),
-                    "unseals": read_count(key.use.unseals),
+                    "seals": key.use.seals,
+                    "unseals": key.use.unseals,
                 }
                 for key in ring.keys.values()
             ],
@@ -341,6 +371,7 @@ class EnvelopeCodec:
             return
         self._closed = True
         _open.discard(self)
+        metrics.forget(self)
         if self._refresher is not None:
             self._refresher.stop()
         self._minter = None

@@ -8,8 +8,9 @@ The configured order is "nearest first". A key is asked of the first KEK that wr
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,13 @@ TOTAL_SECONDS = 10.0
 THROTTLED_SECONDS = 60.0
 HEDGE_SECONDS = 0.5
 MAX_PARALLEL = 32
+
+
+Measure = Callable[[str, str], AbstractContextManager[None]]
+
+
+def _unmeasured(operation: str, scheme: str) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +64,31 @@ class Keks:
         clock: Clock | None = None,
         jitter: random.Random | None = None,
         parallel: bool = True,
+        measure: Measure = _unmeasured,
     ) -> None:
-        """`parallel=False` asks one after the other on the caller's thread, for simulations in virtual time."""
+        """`parallel=False` asks one after the other on the caller's thread, for simulations in virtual time.
+
+        `measure(operation, scheme)` surrounds every call to a KMS: a server's metrics.
+        """
         self._kms = {identity(entry.uri): entry for entry in kms}
         self._clock = clock or SystemClock()
         self._jitter = jitter or random.SystemRandom()
         self._parallel = parallel
+        self._measure = measure
 
     @classmethod
     def open(
-        cls, uris: Sequence[str], *, sessions: Mapping[str, Any] | None = None, clock: Clock | None = None
+        cls,
+        uris: Sequence[str],
+        *,
+        sessions: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+        measure: Measure = _unmeasured,
     ) -> Keks:
         """Open the backends of these URIs. Contacts nobody. Raises `UriError`, `PluginError`, `ConfigurationError`."""
         sessions = sessions or {}
-        return cls([registry.open_kms(uri, session=sessions.get(scheme_of(uri))) for uri in uris], clock=clock)
+        backends = [registry.open_kms(uri, session=sessions.get(scheme_of(uri))) for uri in uris]
+        return cls(backends, clock=clock, measure=measure)
 
     @property
     def uris(self) -> tuple[str, ...]:
@@ -163,7 +182,8 @@ class Keks:
 
     def _call(self, kms: Kms, wrap: Wrap, context: WrapContext) -> Unwrapped:
         try:
-            key = kms.unwrap(wrap, context, deadline=self._clock.monotonic() + CALL_SECONDS)
+            with self._measure("unwrap", scheme_of(kms.uri)):
+                key = kms.unwrap(wrap, context, deadline=self._clock.monotonic() + CALL_SECONDS)
         except McpkeysError:
             raise
         except Exception as exc:

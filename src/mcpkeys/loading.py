@@ -15,8 +15,9 @@ from mcpkeys.clock import Clock, SystemClock
 from mcpkeys.errors import McpkeysError
 from mcpkeys.keks import TOTAL_SECONDS, Job, Keks, Unwrapped
 from mcpkeys.keyset import Keyset, Seen, check_succession, digest
+from mcpkeys.keyuse import KeyUse
 from mcpkeys.kms import Purpose, Wrap, WrapContext
-from mcpkeys.ring import KeyUse, Ring
+from mcpkeys.ring import Ring
 from mcpkeys.sdktoken import SdkRing
 from mcpkeys.store import Store
 from mcpkeys.token import XaesKey, xaes_key

@@ -18,6 +18,7 @@ from mcpkeys.encoding import to_ms
 from mcpkeys.errors import KmsUnreachable, McpkeysError, StoreDenied
 from mcpkeys.instance import Instance
 from mcpkeys.loading import Loader
+from mcpkeys.metrics import tracer
 from mcpkeys.reports import Canary, ReportState
 from mcpkeys.ring import Ring
 
@@ -127,7 +128,8 @@ class Refresher:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            self._step()
+            with tracer.start_as_current_span("mcpkeys.refresh", record_exception=False):
+                self._step()
         finally:
             self._plan()
             self._lock.release()

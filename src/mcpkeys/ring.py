@@ -6,7 +6,6 @@ The derived keys it has opened tokens with live in it and go with it, or a burnt
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from time import time
 
@@ -18,37 +17,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from mcpkeys import sdktoken, token
 from mcpkeys.encoding import b64u, unb64u
 from mcpkeys.keyset import DEFAULT_MAX_TOKEN_CHARS, Keyset, State, digest
+from mcpkeys.keyuse import KeyUse
 from mcpkeys.sdktoken import SdkRing
 from mcpkeys.token import decode_body
 
 MAX_OPENERS = 4096
 """Derived keys a ring remembers: one per key and per process that minted. The oldest goes first."""
-
-
-class KeyUse:
-    """What the hot path notes of one key; outlives rings. Plain attributes, read later by reports and metrics.
-
-    Attributes:
-        last_mint, last_unseal: seconds since the epoch, 0.0 for never.
-        seals, unseals: counters that are exact under threads (`next` on an `itertools.count` is one step).
-    """
-
-    __slots__ = ("last_mint", "last_unseal", "seals", "unseals")
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        """Nothing noted yet; also in the child after fork, which has done nothing itself."""
-        self.last_mint = 0.0
-        self.last_unseal = 0.0
-        self.seals = itertools.count()
-        self.unseals = itertools.count()
-
-
-def read_count(counter: itertools.count[int]) -> int:
-    """How often `next` was called on a counter that began at 0, without calling it."""
-    return int(repr(counter)[len("count(") : -1])
 
 
 class RingKey:
@@ -93,12 +67,13 @@ class RingKey:
 class Opener:
     """A derived key by which a tag verified already: what a token's header is looked up to."""
 
-    __slots__ = ("aad", "decrypt", "use")
+    __slots__ = ("aad", "decrypt", "unseals", "use")
 
-    def __init__(self, header: str, aead: AESGCM, use: KeyUse) -> None:
+    def __init__(self, header: str, aead: AESGCM, key: RingKey) -> None:
         self.aad = header.encode()
         self.decrypt = aead.decrypt
-        self.use = use
+        self.use = key.use
+        self.unseals = key.use.counts(key.state).unseals
 
 
 class Minter:
@@ -108,15 +83,16 @@ class Minter:
         due: the count of the key's seals at which the codec does its slower bookkeeping again.
     """
 
-    __slots__ = ("aad", "due", "encrypt", "header", "kid", "max_payload", "use")
+    __slots__ = ("aad", "due", "encrypt", "header", "kid", "max_payload", "seals", "use")
 
-    def __init__(self, header: str, kid: str, aead: AESGCM, use: KeyUse, max_payload: int) -> None:
+    def __init__(self, header: str, key: RingKey, aead: AESGCM, max_payload: int) -> None:
         self.due = 0
         self.header = header
         self.aad = header.encode()
-        self.kid = kid
+        self.kid = key.kid
         self.encrypt = aead.encrypt
-        self.use = use
+        self.use = key.use
+        self.seals = key.use.counts(key.state).seals
         self.max_payload = max_payload
 
 
@@ -205,7 +181,7 @@ class Ring:
             return None
         key = self.keys[self.minting]
         limit = token.max_payload(self.max_token_chars)
-        return Minter(token.header(key.kid, prefix), key.kid, key.derive(prefix), key.use, limit)
+        return Minter(token.header(key.kid, prefix), key, key.derive(prefix), limit)
 
     def open(self, text: str) -> bytes | str:
         """The payload of a token, or the reason for which it is refused.
@@ -225,9 +201,8 @@ class Ring:
             payload = opener.decrypt(sealed[:12], sealed[12:], opener.aad)
         except InvalidTag:
             return "seal"
-        use = opener.use
-        use.last_unseal = time()
-        next(use.unseals)
+        opener.use.last_unseal = time()
+        next(opener.unseals)
         return payload
 
     def _open_first(self, text: str) -> bytes | str:
@@ -247,14 +222,14 @@ class Ring:
         if sealed is None or len(sealed) < 28:
             return "malformed"
         header = text[: token.HEADER_CHARS]
-        opener = Opener(header, key.derive(unb64u(header[16:])), key.use)
+        opener = Opener(header, key.derive(unb64u(header[16:])), key)
         try:
             payload = opener.decrypt(sealed[:12], sealed[12:], opener.aad)
         except InvalidTag:
             return "seal"
         self._remember(header, opener)
-        key.use.last_unseal = time()
-        next(key.use.unseals)
+        opener.use.last_unseal = time()
+        next(opener.unseals)
         return payload
 
     def _refusal(self, text: str) -> str:

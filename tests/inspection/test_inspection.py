@@ -17,7 +17,7 @@ from mcp.server.auth.provider import AccessToken, principal_components
 
 from mcpkeys import call as calls
 from mcpkeys.inspection import NOT_GIVEN, CallContext, inspect_token
-from mcpkeys.ring import Ring, read_count
+from mcpkeys.ring import Ring
 from mcpkeys.sdktoken import SdkRing
 
 SCENE = Scene()
@@ -138,7 +138,7 @@ def test_inspecting_leaves_no_trace_in_the_ring_of_a_live_codec() -> None:
         inspect_token(SCENE.token(RETIRED), ring, now=NOW)
     assert not ring._openers
     for key in ring.keys.values():
-        assert (key.use.last_unseal, read_count(key.use.unseals)) == (0.0, 0)
+        assert (key.use.last_unseal, key.use.unseals) == (0.0, 0)
 
 
 def test_the_sdks_own_tokens_are_read_with_its_keys_and_left_unverified_without() -> None:
