@@ -12,7 +12,7 @@ import click
 from mcpkeys import keyset as keysets
 from mcpkeys import registry
 from mcpkeys.audience import require_audience
-from mcpkeys.authoring import Author, Stored, exists
+from mcpkeys.authoring import Author, Predecessor, exists
 from mcpkeys.encoding import to_ms
 from mcpkeys.errors import NotFound, SettingError
 from mcpkeys.keks import Keks
@@ -21,7 +21,7 @@ from mcpkeys.kms import Kms, scheme_of
 from mcpkeys.loading import Pins
 from mcpkeys.settings import Settings
 from mcpkeys_cli.options import DURATION, output_option
-from mcpkeys_cli.output import Answer, note
+from mcpkeys_cli.output import Answer, escape, note
 
 EPILOG = """Example:
 
@@ -84,7 +84,8 @@ def command(
     backends = [registry.open_kms(uri) for uri in keks]
     author = Author(store, Keks([resolved(kms) for kms in backends]), Pins(name, ()))
     try:
-        above = _above(author, replacing)
+        now_ms = to_ms(time.time())
+        above = _above(author, replacing, now_ms)
         created = [path for kms in backends if (path := _create_local(kms)) is not None]
         signing = sign_keks or author.keks.uris
         opened = [resolved(registry.open_kms(uri)) for uri in signing]
@@ -93,7 +94,7 @@ def command(
             name,
             audience=audience,
             sign_keks=tuple(kms.uri for kms in opened),
-            now_ms=to_ms(time.time()),
+            now_ms=now_ms,
             ttl_seconds=whole("--ttl", ttl, 1),
             skew_seconds=whole("--skew", skew, 0),
             refresh_seconds=refresh_seconds,
@@ -157,13 +158,13 @@ def resolved(kms: Kms) -> Kms:
     return kms if uri == kms.uri else registry.open_kms(uri)
 
 
-def _above(author: Author, replacing: bool) -> Stored | None:
-    """What is stored already: refused without --replace, and what --replace must follow with it."""
+def _above(author: Author, replacing: bool, now_ms: int) -> Predecessor | None:
+    """What is stored already: refused without --replace, and what --replace must come above with it."""
     if replacing:
-        try:
-            return author.read()
-        except NotFound:
-            return None
+        above = author.predecessor(now_ms)
+        if above is not None and above.why:
+            note(f"warning: what is stored cannot be read and is replaced: {escape(above.why)}")
+        return above
     try:
         author.store.read(None, fresh=True, deadline=author.deadline())
     except NotFound:

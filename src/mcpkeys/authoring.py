@@ -18,16 +18,18 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from mcpkeys import document, registry, reports
+from mcpkeys import document, registry, reports, strictjson
 from mcpkeys import keyset as keysets
 from mcpkeys.clock import Clock, SystemClock
 from mcpkeys.encoding import b64u
 from mcpkeys.errors import (
     ConfigurationError,
+    KeysetError,
     KeysetExists,
     KeysetLocked,
     KeysetMismatch,
     McpkeysError,
+    NotFound,
     UnwrapRefused,
 )
 from mcpkeys.keks import CALL_SECONDS, Job, Keks, Unwrapped
@@ -62,6 +64,25 @@ class Stored:
     keyset: Keyset
     version: str
     modified_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Predecessor:
+    """What `init --replace` starts anew above.
+
+    Attributes:
+        version: the stored version, for the compare-and-swap; None where nothing is stored.
+        generation: the new keyset's is one more.
+        previous: digest of the document that is replaced, None where it cannot be read.
+        retired: its keys, all retired.
+        why: why the stored document could not be read, or empty.
+    """
+
+    version: str | None
+    generation: int
+    previous: str | None = None
+    retired: tuple[Key, ...] = ()
+    why: str = ""
 
 
 class Author:
@@ -113,6 +134,29 @@ class Author:
     def now(self) -> tuple[float, float]:
         """The store's clock and its resolution, in seconds."""
         return self.store.now(deadline=self.deadline())
+
+    def predecessor(self, now_ms: int) -> Predecessor | None:
+        """What a keyset that starts anew must come above; None where nothing is stored and nobody reports.
+
+        Also a damaged document has one: the generation that it and the reports claim. A claim can only raise the
+        new generation, and an absurd one (over 2^52) is not believed.
+        """
+        try:
+            found = self.store.read(None, fresh=True, deadline=self.deadline())
+        except NotFound:
+            found = None
+        bodies = [entry.body for entry in self.store.reports(deadline=self.deadline())]
+        if found is not None:
+            bodies.append(found.body)
+        generation = max((_claimed_generation(body) for body in bodies), default=0)
+        if found is None:
+            return Predecessor(None, generation) if generation else None
+        try:
+            keyset = document.read(found.body, name=self.pins.name)
+        except KeysetError as exc:
+            return Predecessor(found.version, generation, why=str(exc))
+        retired = tuple(_retire(key, now_ms) for key in keyset.keys)
+        return Predecessor(found.version, max(generation, keyset.generation), keysets.digest(keyset), retired)
 
     # --- keys ---------------------------------------------------------------------------------------------
 
@@ -240,7 +284,7 @@ class Author:
         refresh_seconds: int = keysets.DEFAULT_REFRESH_SECONDS,
         max_stale_seconds: int | None = None,
         evidence: keysets.Evidence = "reports",
-        above: Stored | None = None,
+        above: Predecessor | None = None,
         reason: str = "",
         who: str | None = None,
     ) -> tuple[Keyset, str]:
@@ -251,8 +295,7 @@ class Author:
         keks = self.keks.uris
         signer, private = self.new_signer(name, sign_keks)
         first = replace(self.data_key(name, keks, now_ms=now_ms), state="minting")
-        generation = 1 if above is None else above.keyset.generation + 1
-        retired = () if above is None else tuple(_retire(key, now_ms) for key in above.keyset.keys)
+        generation = 1 if above is None else above.generation + 1
         what = "init" if above is None else "init --replace"
         keyset = Keyset(
             name=name,
@@ -264,10 +307,10 @@ class Author:
             max_token_chars=keysets.DEFAULT_MAX_TOKEN_CHARS,
             evidence=evidence,
             generation=generation,
-            previous=None if above is None else keysets.digest(above.keyset),
+            previous=None if above is None else above.previous,
             keks=keks,
             sign_keks=tuple(sign_keks),
-            keys=(first, *retired),
+            keys=(first, *(() if above is None else above.retired)),
             report_key=self.new_report_key(name, keks),
             rotation=None,
             past_ttls=(),
@@ -294,6 +337,15 @@ def exists(uri: str) -> KeysetExists:
         why="init never overwrites",
         next="mcpkeys status shows it; mcpkeys init --replace --reason R starts anew above its generation",
     )
+
+
+def _claimed_generation(body: bytes) -> int:
+    """The generation that an unauthenticated document or report claims; 0 for none or one beyond belief."""
+    try:
+        claimed = strictjson.loads(body, max_bytes=keysets.MAX_BODY_BYTES).get("generation")
+    except strictjson.NotStrict:
+        return 0
+    return claimed if type(claimed) is int and 0 < claimed < 1 << 52 else 0
 
 
 def _retire(key: Key, now_ms: int) -> Key:
