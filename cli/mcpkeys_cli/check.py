@@ -19,7 +19,7 @@ from mcpkeys_cli.output import Answer, escape
 @click.argument("target", metavar="MODULE:SERVER")
 @click.option("--app-dir", default=".", show_default=True, metavar="DIR", help="Where modules are imported from.")
 @click.option(
-    "--workers", type=click.IntRange(1, 10_000), help="Processes that will serve it; default WEB_CONCURRENCY."
+    "--workers", type=click.IntRange(1, 10_000), help="Processes that will serve it; default: as WEB_CONCURRENCY says."
 )
 @click.option(
     "--transport", type=click.Choice(["stdio", "streamable-http", "sse"]), help="How it will be served, if not seen."

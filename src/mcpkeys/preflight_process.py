@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -51,7 +52,7 @@ def check_server(
     Args:
         target: a server object, an ASGI application, or a factory of either (async too).
         app_dir: the folder from which modules are imported, as for uvicorn.
-        workers: how many processes will serve it; None: WEB_CONCURRENCY, else what the module itself asks for.
+        workers: how many processes will serve it; None: what the environment or the module asks for.
         transport: `stdio`, `streamable-http`, `sse`, or empty: as far as it is seen.
         known: audiences of other services, to tell apart.
         seconds: after this the application's process is ended; a KMS that throttles may take 60 s.
@@ -63,7 +64,7 @@ def check_server(
     request = {
         "target": target,
         "app_dir": str(Path(app_dir).absolute()),
-        "workers": workers or _web_concurrency(environ),
+        "workers": workers or workers_asked_for(environ),
         "transport": transport,
     }
     answer = _ask(request, environ, seconds)
@@ -150,6 +151,8 @@ def _configured(environ: Mapping[str, str]) -> tuple[bool, list[Finding]]:
         return False, [Finding(error.code, "refused", "settings", error.what, error.why, error.next)]
 
 
-def _web_concurrency(environ: Mapping[str, str]) -> int:
-    value = environ.get("WEB_CONCURRENCY", "")
-    return int(value) if value.isascii() and value.isdigit() and 0 < len(value) < 6 and int(value) > 0 else 1
+def workers_asked_for(environ: Mapping[str, str]) -> int:
+    """How many workers the environment makes uvicorn or gunicorn start; 1 where it says nothing."""
+    asked = [environ.get("WEB_CONCURRENCY", ""), environ.get("UVICORN_WORKERS", "")]
+    asked += re.findall(r"(?:--workers[ =]|(?<!\S)-w ?)(\d+)", environ.get("GUNICORN_CMD_ARGS", ""), re.ASCII)
+    return max([1, *(int(value) for value in asked if value.isascii() and value.isdigit() and len(value) < 6)])

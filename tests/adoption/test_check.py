@@ -17,7 +17,7 @@ from servers.localkeyset import LocalKeyset
 from mcpkeys.findings import Finding
 from mcpkeys.preflight import ServerFacts, judge
 from mcpkeys.preflight_child import examine
-from mcpkeys.preflight_process import Checked, check_server
+from mcpkeys.preflight_process import Checked, check_server, workers_asked_for
 from mcpkeys_cli.main import main
 
 _numbers = itertools.count()
@@ -324,6 +324,22 @@ def test_a_module_that_serves_on_import_is_stopped_and_told(check: Check, start:
 def test_the_workers_that_a_module_asks_for_count(check: Check) -> None:
     source = PLAIN + "import uvicorn\nmcp = MCPServer('acme-orders')\nuvicorn.run('x:app', workers=3)"
     assert check(source)[1]["default-key"].level == "refused"
+
+
+@pytest.mark.parametrize(
+    ("environ", "workers"),
+    [
+        ({}, 1),
+        ({"WEB_CONCURRENCY": "4"}, 4),
+        ({"UVICORN_WORKERS": "3"}, 3),
+        ({"GUNICORN_CMD_ARGS": "--bind :80 --workers=5"}, 5),
+        ({"GUNICORN_CMD_ARGS": "-w 6 --keep-alive 2"}, 6),
+        ({"WEB_CONCURRENCY": "many", "UVICORN_WORKERS": "-1"}, 1),
+        ({"WEB_CONCURRENCY": "٣", "GUNICORN_CMD_ARGS": "--no-w 7"}, 1),
+    ],
+)
+def test_the_workers_that_the_environment_asks_for_count(environ: dict[str, str], workers: int) -> None:
+    assert workers_asked_for(environ) == workers
 
 
 def test_serving_works_again_after_a_check(check: Check) -> None:
