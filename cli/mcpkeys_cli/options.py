@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _DURATION = re.compile(r"(\d{1,9})(ms|s|m|min|h|d)?")
+# One whole command of those that take these options; anything else is a sentence.
+_COMMAND = re.compile(
+    r"mcpkeys (?:rotate|status|rewrap|doctor|history)(?: (?:-[^\s,;]+|[\w.:/-]+|'[^']*'|\"[^\"]*\"))*"
+)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -82,6 +87,20 @@ def settings_of(given: dict[str, Any], *required: str) -> Settings:
         config=given.get("config"),
     )
     return settings.require(*required) if required else settings
+
+
+def carried(following: str, given: dict[str, Any]) -> str:
+    """A next command with the settings that this one was given as options; a sentence stays as it is."""
+    if not _COMMAND.fullmatch(following):
+        return following
+    words: list[str] = []
+    for option, field in (("--config", "config"), ("--name", "name"), ("--keyset", "keyset")):
+        if given.get(field):
+            words += [option, str(given[field])]
+    for option, field in (("--kek", "keks"), ("--signer", "signers")):
+        for value in given.get(field) or ():
+            words += [option, value]
+    return f"{following} {shlex.join(words)}" if words else following
 
 
 @contextmanager

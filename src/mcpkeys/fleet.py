@@ -148,9 +148,11 @@ def describe(
     if gate is not None:
         found = assess(keyset, by_id, step, at, gate)
     else:
-        # Steady: nobody is waited for, so a roster of the past counts no more.
+        # Steady: nobody is waited for, so a roster of the past counts no more; who was named as stopped still is.
         gate = Gate("mints", keyset.minting.kid, frozenset(), keyset.minting.state_since)
-        found = assess(replace(keyset, rotation=None), by_id, step, at, gate)
+        last = keyset.rotation
+        past = None if last is None else replace(last, roster=(), expect=None)
+        found = assess(replace(keyset, rotation=past), by_id, step, at, gate)
     running, last = keyset.running, keyset.rotation
     since = running.steps[-1].entered_at if running is not None else keyset.minting.state_since
     if running is not None:
