@@ -32,10 +32,11 @@ from mcpkeys.errors import (
     NotFound,
     UnwrapRefused,
 )
-from mcpkeys.keks import CALL_SECONDS, Job, Keks, Unwrapped
+from mcpkeys.keks import Job, Keks, Unwrapped
 from mcpkeys.keyset import HistoryEntry, Key, Keyset, ReportKey, Signer
 from mcpkeys.kms import DATA_KEY_BYTES, Kms, Purpose, Wrap, WrapContext, identity
 from mcpkeys.loading import Pins
+from mcpkeys.patience import CALL_SECONDS
 from mcpkeys.reports import Gathered
 from mcpkeys.store import Store
 

@@ -6,22 +6,19 @@ lock, no KMS on the caller's thread. Source of the contract: `mcp.server.request
 
 from __future__ import annotations
 
-import atexit
 import itertools
-import os
-import signal
+import random
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from os import urandom
 from time import time
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Literal, Self
 
 from mcp.server.request_state import InvalidRequestState
 from pybase64 import b64encode_as_string
 
-from mcpkeys import metrics, registry, store
+from mcpkeys import lifetime, metrics, registry, store
 from mcpkeys.clock import Clock, SystemClock
 from mcpkeys.errors import CannotSeal, SettingError
 from mcpkeys.instance import Instance
@@ -39,8 +36,6 @@ SEALS_PER_PREFIX = 1 << 32
 TTL_SAMPLE = 64
 REASONS = ("malformed", "unknown key", "seal", "retired key", "stale ring")
 
-_open: weakref.WeakSet[EnvelopeCodec] = weakref.WeakSet()
-
 
 class EnvelopeCodec:
     """Seals and unseals request state under the keyset's data keys.
@@ -48,6 +43,9 @@ class EnvelopeCodec:
     A context manager; thread-safe and fork-safe. Made by `open` (a keyset under KMS keys) or `from_secrets`.
     Never shows key bytes in `repr`, and is never pickled or copied.
     """
+
+    _ring: Ring
+    _minter: Minter | None
 
     def __init__(
         self, instance: Instance, *, inline: bool = False, mint_sdk: bool = False, clock: Clock | None = None
@@ -59,6 +57,8 @@ class EnvelopeCodec:
         self._inline = inline
         self._mint_sdk = mint_sdk
         self._closed = False
+        self._threaded = False
+        self._swapping = threading.Lock()
         self._refusals: dict[tuple[str, str], itertools.count[int]] = {}
         self._use(Ring(name="", keys=()))
 
@@ -117,24 +117,40 @@ class EnvelopeCodec:
             sdk=SdkRing(sdk_keys) if sdk_keys else None,
         )
         return cls._begin(
-            loader, Instance(settings.instance or None), inline=refresh == "inline", mint_sdk=mint == "sdk"
+            loader,
+            Instance(settings.instance or None),
+            inline=refresh == "inline",
+            thread=refresh == "thread",
+            mint_sdk=mint == "sdk",
         )
 
     @classmethod
-    def _begin(cls, loader: Loader, instance: Instance, *, inline: bool, mint_sdk: bool) -> Self:
-        codec = cls(instance, inline=inline, mint_sdk=mint_sdk)
-        refresher = codec._refresher = Refresher(loader, instance, codec._use)
+    def _begin(
+        cls,
+        loader: Loader,
+        instance: Instance,
+        *,
+        inline: bool = False,
+        thread: bool = False,
+        mint_sdk: bool = False,
+        clock: Clock | None = None,
+        jitter: random.Random | None = None,
+    ) -> Self:
+        """With neither `inline` nor `thread` it refreshes when its refresher is told to, for tests and simulations."""
+        codec = cls(instance, inline=inline, mint_sdk=mint_sdk, clock=clock)
+        codec._threaded = thread
+        refresher = codec._refresher = Refresher(loader, instance, codec._use, clock=clock, jitter=jitter)
         refresher.reported = codec._sample
         try:
             refresher.begin()
         except BaseException:
             loader.close()
             raise
-        _open.add(codec)
+        lifetime.keep(codec)
         metrics.watch(codec)
-        _say_farewell_on_sigterm()
-        if not inline:
+        if thread:
             refresher.start()
+            lifetime.hold_sigterm()
         return codec
 
     @classmethod
@@ -147,20 +163,25 @@ class EnvelopeCodec:
         """
         codec = cls(Instance(""))
         codec._use(Ring.from_secrets(keys, now=time()))
-        _open.add(codec)
+        lifetime.know(codec)
         metrics.watch(codec)
         return codec
 
-    def _use(self, ring: Ring) -> None:
-        # Prepared first, then swapped by one assignment each; verifying comes before minting, here as in a rotation.
-        minter = None if self._mint_sdk else ring.minter(self._instance.prefix)
-        self._ring = ring
-        self._minter: Minter | None = minter
-        self._sealed_under_prefix = 0
-        self._adopted_at = self._clock.time()
-        self._watched = self._refresher is not None and (
-            self._inline or (ring.keyset is not None and ring.keyset.max_stale_seconds is not None)
-        )
+    def _use(self, ring: Ring | None) -> None:
+        """Swap in this ring (None: the current one) under the current prefix."""
+        with self._swapping:
+            if self._closed:
+                return
+            ring = ring or self._ring
+            # Prepared first, then swapped by one assignment each; verifying comes before minting, as in a rotation.
+            minter = None if self._mint_sdk else ring.minter(self._instance.prefix)
+            self._ring = ring
+            self._minter = minter
+            self._sealed_under_prefix = 0
+            self._adopted_at = self._clock.time()
+            self._watched = self._refresher is not None and (
+                self._inline or (ring.keyset is not None and ring.keyset.max_stale_seconds is not None)
+            )
 
     # --- the codec ------------------------------------------------------------------------------------------
 
@@ -264,7 +285,7 @@ class EnvelopeCodec:
         self._sealed_under_prefix += TTL_SAMPLE
         if self._sealed_under_prefix >= SEALS_PER_PREFIX:
             self._instance.new_prefix()
-            self._use(self._ring)
+            self._use(None)
 
     # --- state ------------------------------------------------------------------------------------------------
 
@@ -328,6 +349,7 @@ class EnvelopeCodec:
         """What this instance holds, as JSON values; no secrets. Times are seconds since the epoch, ages seconds."""
         ring, refresher, keyset = self._ring, self._refresher, self._ring.keyset
         error = None if refresher is None else refresher.last_error
+        said = None if refresher is None else refresher.report_error
         return {
             "keyset": ring.name,
             "audience": None if keyset is None else keyset.audience,
@@ -360,6 +382,12 @@ class EnvelopeCodec:
                 "error": None if error is None else {"code": error.code, "message": error.what},
                 "age_seconds": refresher.freshness.age(self._clock),
                 "stale_in_seconds": refresher.freshness.left(self._clock),
+                "report_error": None if said is None else {"code": said.code, "message": said.what},
+            },
+            "security": {
+                "signer_opened_by": []
+                if refresher is None or keyset is None
+                else list(refresher.loader.signer_openers(keyset)),
             },
         }
 
@@ -367,15 +395,17 @@ class EnvelopeCodec:
 
     def close(self) -> None:
         """Say farewell, stop refreshing, drop the keys. Idempotent; afterwards nothing is minted or verified."""
-        if self._closed:
-            return
-        self._closed = True
-        _open.discard(self)
+        with self._swapping:
+            if self._closed:
+                return
+            # The keys first: what the farewell says of the last mint stays true.
+            self._closed = True
+            self._minter = None
+            self._ring = Ring(name=self._ring.name, keys=(), max_token_chars=self._ring.max_token_chars)
+        lifetime.forget(self)
         metrics.forget(self)
         if self._refresher is not None:
             self._refresher.stop()
-        self._minter = None
-        self._ring = Ring(name=self._ring.name, keys=(), max_token_chars=self._ring.max_token_chars)
 
     def __enter__(self) -> Self:
         return self
@@ -391,16 +421,21 @@ class EnvelopeCodec:
     def __reduce__(self) -> str | tuple[object, ...]:
         raise TypeError("a codec holds keys and is never pickled or copied")
 
-    def _after_fork(self) -> None:
-        if self._refresher is not None:
-            self._refresher.after_fork()
-        else:
+    def after_fork(self) -> None:
+        """For `lifetime`, in the child: its own id, prefix and thread."""
+        refresher = self._refresher
+        self._swapping = threading.Lock()
+        if refresher is None:
             self._instance.redraw()
-        for key in self._ring.keys.values():
+        else:
+            refresher.after_fork()
+        # The fork may have come between the refresher's swap and ours.
+        ring = self._ring if refresher is None else refresher.ring or self._ring
+        for key in ring.keys.values():
             key.use.reset()
-        self._use(self._ring)
-        if self._refresher is not None and not self._inline:
-            self._refresher.start()
+        self._use(ring)
+        if refresher is not None and self._threaded:
+            refresher.start()
 
 
 def _too_long(size: int, limit: int) -> CannotSeal:
@@ -419,41 +454,3 @@ def _no_minter(closed: bool) -> CannotSeal:
         next="" if closed else "mcpkeys doctor --as-server tells why",
         code="closed" if closed else "no-minting-key",
     )
-
-
-def _after_fork_in_child() -> None:
-    for codec in list(_open):
-        codec._after_fork()
-
-
-def _close_all() -> None:
-    for codec in list(_open):
-        codec.close()
-
-
-def _say_farewell_on_sigterm() -> None:
-    """Where nobody handles SIGTERM, say farewell first and then die of it, as the default would.
-
-    A server such as uvicorn puts its own handler in place while it runs and raises the signal again afterwards,
-    with the former handler restored: this one.
-    """
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    ):
-        return
-
-    def handler(number: int, frame: FrameType | None) -> None:
-        # On another thread: the main one may hold any lock at this moment.
-        closing = threading.Thread(target=_close_all, daemon=True)
-        closing.start()
-        closing.join(3.0)
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
-    signal.signal(signal.SIGTERM, handler)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
-atexit.register(_close_all)

@@ -1,8 +1,8 @@
 """The configured KEKs of an instance or command: unwrapping by any one of them, in time.
 
 The configured order is "nearest first". A key is asked of the first KEK that wrapped it; the next one joins after
-500 ms or at once where the first fails; the first good answer wins. Calls have 2 seconds each, all of them together
-10 seconds with full jitter between tries; a KMS that answers "throttled" extends that to 60 seconds.
+500 ms or at once where the first fails; the first good answer wins. Calls have 2 seconds each; `Patience` says how
+often they are tried again.
 """
 
 from __future__ import annotations
@@ -14,19 +14,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
-
 from mcpkeys import registry
 from mcpkeys.clock import Clock, SystemClock
 from mcpkeys.errors import KeysetLocked, KmsUnreachable, McpkeysError, PluginError
-from mcpkeys.kms import Kms, Wrap, WrapContext, identity, scheme_of
+from mcpkeys.kms import DATA_KEY_BYTES, Kms, Wrap, WrapContext, identity, scheme_of
+from mcpkeys.patience import CALL_SECONDS, Patience
 
-CALL_SECONDS = 2.0
-TOTAL_SECONDS = 10.0
-THROTTLED_SECONDS = 60.0
 HEDGE_SECONDS = 0.5
-MAX_PARALLEL = 32
-
+MAX_PARALLEL = 16
 
 Measure = Callable[[str, str], AbstractContextManager[None]]
 
@@ -107,25 +102,34 @@ class Keks:
         by_kek = {identity(wrap.kek): wrap for wrap in wrapped}
         return [(kms, by_kek[key]) for key, kms in self._kms.items() if key in by_kek]
 
-    def unwrap(self, jobs: Sequence[Job], *, total: float = TOTAL_SECONDS) -> dict[str, Unwrapped | McpkeysError]:
+    def only(self, kms: Kms) -> Keks:
+        """One of them, as if no other were configured."""
+        return Keks([kms], clock=self._clock, jitter=self._jitter, parallel=False, measure=self._measure)
+
+    def impatient(self) -> Patience:
+        """One try, and no other."""
+        return Patience(self._clock, self._jitter, total=0.0, throttled=0.0)
+
+    def unwrap(self, jobs: Sequence[Job], *, patience: Patience | None = None) -> dict[str, Unwrapped | McpkeysError]:
         """Unwrap every job, all in parallel; kid -> the key, or the one error that tells why not.
 
-        Never raises for a key that cannot be unwrapped: what that means is the caller's decision.
+        `patience` is one that began earlier, or None for a new one. Never raises for a key that cannot be unwrapped:
+        what that means is the caller's decision.
         """
-        started = self._clock.monotonic()
+        patience = patience or Patience(self._clock, self._jitter)
         if not self._parallel or not jobs:
-            return {job.context.kid: self._attempt(job, started, total, None) for job in jobs}
-        # Twice as many workers as jobs, so that a hedged call never waits for a worker.
-        pool = ThreadPoolExecutor(min(MAX_PARALLEL, 1 + len(jobs) * (1 + len(self._kms))), "mcpkeys-unwrap")
+            return {job.context.kid: self._attempt(job, patience, None) for job in jobs}
+        # Two pools: attempts wait for calls, and must never occupy the workers that these need.
+        calls = ThreadPoolExecutor(MAX_PARALLEL * len(self._kms), "mcpkeys-kms")
+        attempts = ThreadPoolExecutor(min(MAX_PARALLEL, len(jobs)), "mcpkeys-unwrap")
         try:
-            futures = {job.context.kid: pool.submit(self._attempt, job, started, total, pool) for job in jobs}
+            futures = {job.context.kid: attempts.submit(self._attempt, job, patience, calls) for job in jobs}
             return {kid: future.result() for kid, future in futures.items()}
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            attempts.shutdown(wait=False, cancel_futures=True)
+            calls.shutdown(wait=False, cancel_futures=True)
 
-    def _attempt(
-        self, job: Job, started: float, total: float, pool: ThreadPoolExecutor | None
-    ) -> Unwrapped | McpkeysError:
+    def _attempt(self, job: Job, patience: Patience, calls: ThreadPoolExecutor | None) -> Unwrapped | McpkeysError:
         usable = self.usable(job.wrapped)
         if not usable:
             return KeysetLocked(
@@ -134,29 +138,17 @@ class Keks:
                 f"pinned: {', '.join(self.uris)}",
                 next="correct MCPKEYS_KEKS, or add the KEK with mcpkeys rewrap --add-kek",
             )
-
-        def exhausted(state: RetryCallState) -> bool:
-            error = state.outcome.exception() if state.outcome is not None else None
-            throttled = isinstance(error, KmsUnreachable) and error.throttled
-            limit = max(total, THROTTLED_SECONDS) if throttled else total
-            return self._clock.monotonic() - started >= limit
-
-        retrying = Retrying(
-            retry=retry_if_exception(lambda error: isinstance(error, KmsUnreachable)),
-            wait=wait_random_exponential(multiplier=0.1, max=5.0),
-            stop=exhausted,
-            sleep=self._clock.sleep,
-            reraise=True,
-        )
         try:
-            return retrying(self._once, job.context, usable, pool)
+            return patience.call(lambda: self._once(job.context, usable, calls), on=KmsUnreachable)
         except McpkeysError as exc:
             return exc
 
-    def _once(self, context: WrapContext, usable: list[tuple[Kms, Wrap]], pool: ThreadPoolExecutor | None) -> Unwrapped:
+    def _once(
+        self, context: WrapContext, usable: list[tuple[Kms, Wrap]], calls: ThreadPoolExecutor | None
+    ) -> Unwrapped:
         """One round over the KEKs that can unwrap this key."""
         errors: list[tuple[str, McpkeysError]] = []
-        if pool is None or len(usable) == 1:
+        if calls is None or len(usable) == 1:
             for kms, wrap in usable:
                 try:
                     return self._call(kms, wrap, context)
@@ -168,7 +160,7 @@ class Keks:
         while waiting or running:
             if waiting:
                 kms, wrap = waiting.pop(0)
-                running[pool.submit(self._call, kms, wrap, context)] = kms.uri
+                running[calls.submit(self._call, kms, wrap, context)] = kms.uri
             done, _ = wait(running, timeout=HEDGE_SECONDS if waiting else None, return_when=FIRST_COMPLETED)
             for future in done:
                 uri = running.pop(future)
@@ -181,9 +173,11 @@ class Keks:
         raise _all_failed(context, errors)
 
     def _call(self, kms: Kms, wrap: Wrap, context: WrapContext) -> Unwrapped:
+        key = b""
         try:
             with self._measure("unwrap", scheme_of(kms.uri)):
                 key = kms.unwrap(wrap, context, deadline=self._clock.monotonic() + CALL_SECONDS)
+            size = len(key)
         except McpkeysError:
             raise
         except Exception as exc:
@@ -191,8 +185,9 @@ class Keks:
             raise PluginError(
                 f"the KMS plugin of {kms.uri} failed", why=f"{type(exc).__name__} in unwrap", code="plugin-broken"
             ) from None
-        if len(key) != 32:
-            raise KmsUnreachable(f"{kms.uri} answered a key of {len(key)} bytes", why="a data key has 32")
+        if size != DATA_KEY_BYTES:
+            del key  # tracebacks show the locals of every frame that an error crosses
+            raise KmsUnreachable(f"{kms.uri} answered a key of {size} bytes", why=f"a key has {DATA_KEY_BYTES}")
         return Unwrapped(key, kms.uri)
 
     def close(self) -> None:

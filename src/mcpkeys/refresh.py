@@ -1,7 +1,7 @@
-"""Keeping a ring current: background refresh, last known good, max_stale, reports, the daily canary.
+"""Keeping a ring current: background refresh, last known good, max_stale, reports.
 
-One `Refresher` per open codec. `begin` is the start-up (join, read again, serve), `step` is one refresh; the thread
-calls `step` until `stop`. Nothing here is ever called from `seal` or `unseal`, but for `refresh="inline"`.
+One `Refresher` per open codec. `begin` is the start-up (load, join, load again, serve), `step` is one refresh; the
+thread calls `step` until `stop`. Nothing here is ever called from `seal` or `unseal`, but for `refresh="inline"`.
 """
 
 from __future__ import annotations
@@ -10,41 +10,51 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcpkeys import reports
+from mcpkeys.canary import Canaries
 from mcpkeys.clock import Clock, SystemClock
-from mcpkeys.encoding import to_ms
-from mcpkeys.errors import KmsUnreachable, McpkeysError, StoreDenied
+from mcpkeys.errors import KmsUnreachable, McpkeysError, PluginError, StoreDenied, StoreUnreachable
 from mcpkeys.instance import Instance
-from mcpkeys.loading import Loader
+from mcpkeys.loading import READ_SECONDS, Loaded, Loader
 from mcpkeys.metrics import tracer
-from mcpkeys.reports import Canary, ReportState
+from mcpkeys.patience import CALL_SECONDS, Patience
+from mcpkeys.reports import ReportState
 from mcpkeys.ring import Ring
 
 logger = logging.getLogger("mcpkeys")
 
 WRITE_SECONDS = 5.0
 FAREWELL_SECONDS = 2.0
-INLINE_SECONDS = 2.0
-CANARY_SECONDS = 86_400.0
-PROOF_REFRESHES = 10
-"""With several KEKs the first canary comes within so many refresh intervals."""
 POKE_SECONDS = 5.0
 """An unknown kid asks for at most one early refresh in this time (or half a refresh interval where that is less)."""
+SLICE_SECONDS = 5.0
+"""The thread looks at the clock so often at least: a machine that slept wakes up with a timer that did not run."""
 
 
-@dataclass(slots=True)
-class Freshness:
-    """When the last successful refresh began, on two clocks, and how old it may be (None: for ever)."""
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One moment on two clocks."""
 
-    boottime: float
     wall: float
+    boottime: float
+
+    @classmethod
+    def now(cls, clock: Clock) -> Moment:
+        return cls(clock.time(), clock.boottime())
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """When the last successful refresh began, and how old it may be (None: for ever). Swapped whole, never changed."""
+
+    since: Moment
     max_stale: float | None
 
     def age(self, clock: Clock) -> float:
         """Seconds since then: the larger of boot time and wall clock, so that neither a sleep nor a step hides it."""
-        return max(clock.boottime() - self.boottime, clock.time() - self.wall)
+        return max(clock.boottime() - self.since.boottime, clock.time() - self.since.wall)
 
     def left(self, clock: Clock) -> float | None:
         """Seconds until the ring is stale, negative when it is; None where it never is."""
@@ -52,7 +62,16 @@ class Freshness:
 
 
 class Refresher:
-    """Loads, refreshes and reports for one instance; tells `swap` each new ring."""
+    """Loads, refreshes and reports for one instance; tells `swap` each new ring.
+
+    Attributes:
+        ring: what is in use, None before `begin`.
+        freshness: of it.
+        successes, failures: refreshes so far.
+        last_error, report_error: of the last refresh and the last report; None where all is well.
+        reported: called after each report.
+        due: boot time at which the next refresh begins.
+    """
 
     def __init__(
         self,
@@ -63,25 +82,31 @@ class Refresher:
         clock: Clock | None = None,
         jitter: random.Random | None = None,
     ) -> None:
+        self._clock = clock or SystemClock()
+        self._jitter = jitter or random.SystemRandom()
         self.loader = loader
         self.instance = instance
-        self.freshness = Freshness(0.0, 0.0, None)
+        self.freshness = Freshness(Moment(0.0, 0.0), None)
         self.ring: Ring | None = None
         self.successes = 0
         self.failures = 0
         self.last_error: McpkeysError | None = None
         self.report_error: McpkeysError | None = None
         self.reported: Callable[[], None] = lambda: None
-        self._swap = swap
-        self._clock = clock or SystemClock()
-        self._jitter = jitter or random.SystemRandom()
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._stopped = False
-        self._thread: threading.Thread | None = None
-        self._next_poke = 0.0
-        self._next_canary = 0.0
         self.due = 0.0
+        self._swap = swap
+        self._canaries = Canaries(loader, instance, self._clock, self._jitter)
+        self._stopped = False
+        self._early = False
+        self._next_poke = 0.0
+        self._reports_missed = 0
+        self._thread: threading.Thread | None = None
+        self._renew()
+
+    def _renew(self) -> None:
+        self._one_step = threading.Lock()
+        self._one_report = threading.Lock()
+        self._wake = threading.Event()
 
     # --- start-up ------------------------------------------------------------------------------------------
 
@@ -91,78 +116,116 @@ class Refresher:
         The order matters: whoever reads the reports after this instance read the keyset sees it joining. With
         `evidence: reports` an instance that cannot report does not start.
         """
-        started = self._clock.time(), self._clock.boottime()
-        ring = self.loader.first()
+        patience = Patience(self._clock, self._jitter)
+        started = Moment.now(self._clock)
+        ring = patience.call(lambda: self.loader.first(patience=patience), on=StoreUnreachable)
         assert ring.keyset is not None
         if ring.keyset.evidence == "reports":
-            self._write_report("joining", None, ring.name, started[0])
-            started = self._clock.time(), self._clock.boottime()
-            loaded = self.loader.load(ring, fresh=True)
-            if loaded.error is not None:
-                raise loaded.error
-            ring = loaded.ring
+            try:
+                ring, started = self._join(ring, patience)
+            except BaseException:
+                # Or every rotation would wait for an instance that never was.
+                self._withdraw(None, ring.name)
+                raise
         self._serve(ring, started)
-        self._plan_canary(first=True)
-        try:
-            self._report(started[0])
-        except McpkeysError:
-            # It has joined; the thread tries again, and `joining` keeps every step waiting until then.
-            logger.warning("report not written yet", extra={"event": "report.failed"})
+        self._canaries.begin(self._interval())
+        self._warn_of_signer(ring)
+        self._try_report(started)
         self._plan()
         return ring
 
-    def _serve(self, ring: Ring, started: tuple[float, float]) -> None:
+    def _join(self, ring: Ring, patience: Patience) -> tuple[Ring, Moment]:
+        patience.call(lambda: self._write_report("joining", None, ring.name, Moment.now(self._clock)), StoreUnreachable)
+        started = Moment.now(self._clock)
+        loaded = patience.call(lambda: self.loader.load(ring, fresh=True, patience=patience), StoreUnreachable)
+        if loaded.changed and not loaded.complete:
+            loaded = self.loader.load(loaded.ring, fresh=True, patience=patience)
+        if loaded.error is not None:
+            raise loaded.error
+        return loaded.ring, started
+
+    def _serve(self, ring: Ring, started: Moment) -> None:
         keyset = ring.keyset
         assert keyset is not None
         limit = keyset.max_stale_seconds
-        self.freshness = Freshness(started[1], started[0], None if limit is None else float(limit))
+        self.freshness = Freshness(started, None if limit is None else float(limit))
         self.ring = ring
         self._swap(ring)
         # After the swap: from this moment on the former key mints nothing here.
         self.instance.note_minting(ring.minting, self._clock.time())
 
+    def _warn_of_signer(self, ring: Ring) -> None:
+        assert ring.keyset is not None
+        openers = self.loader.signer_openers(ring.keyset)
+        if openers:
+            logger.warning(
+                "this server could open the signer of keyset %s by %s, which cannot restrict by purpose: name a KEK "
+                "that only operators may use, by --sign-kek",
+                ring.name, ", ".join(openers), extra={"event": "signer.exposed"},
+            )  # fmt: skip
+
     # --- one refresh ------------------------------------------------------------------------------------------
 
-    def step(self) -> None:
-        """One refresh and one report. Never raises; single-flight: a second caller waits for nothing and returns."""
-        if not self._lock.acquire(blocking=False):
+    def step(self, *, quick: bool = False) -> None:
+        """One refresh and one report. Never raises; single-flight: a second caller waits for nothing and returns.
+
+        `quick`: a caller waits for it; 2 seconds for the read, 2 for all unwraps, 2 for the report.
+        """
+        lock = self._one_step
+        if not lock.acquire(blocking=False):
             return
         try:
+            self._early = False
             with tracer.start_as_current_span("mcpkeys.refresh", record_exception=False):
-                self._step()
+                self._step(quick)
         finally:
             self._plan()
-            self._lock.release()
+            lock.release()
 
-    def _step(self) -> None:
+    def _step(self, quick: bool) -> None:
+        started = Moment.now(self._clock)
+        try:
+            self._note(self._refresh(started, quick))
+        except McpkeysError as exc:
+            self._note(exc)
+        except Exception as exc:
+            self._note(_broken("refresh", exc))
+        ring = self.ring
+        try:
+            if ring is not None and ring.keyset is not None:
+                self._canaries.run(ring.keyset)
+        except Exception as exc:
+            self._note(_broken("canary", exc))
+        self._try_report(started, CALL_SECONDS if quick else WRITE_SECONDS)
+
+    def _refresh(self, started: Moment, quick: bool) -> McpkeysError | None:
+        """What is wrong with what is stored, or None. Raises what the store answers."""
         current = self.ring
         assert current is not None
-        started = self._clock.time(), self._clock.boottime()
-        error: McpkeysError | None = None
-        try:
-            loaded = self.loader.load(current)
-        except McpkeysError as exc:
-            error = exc
-        else:
-            error = loaded.error
-            if loaded.changed:
-                fresh = started if loaded.complete else (self.freshness.wall, self.freshness.boottime)
-                self._serve(loaded.ring, fresh)
-                logger.info(
-                    "keyset %s: generation %d is in use", loaded.ring.name, loaded.ring.generation,
-                    extra={"event": "keyset.adopted", "generation": loaded.ring.generation},
-                )  # fmt: skip
-                self._next_canary = min(self._next_canary, self._clock.monotonic())
-            elif loaded.complete:
-                self.freshness.wall, self.freshness.boottime = started
-        self._note(error)
-        self._canaries()
-        try:
-            self._report(started[0])
-        except McpkeysError as exc:
-            self._note_report(exc)
-        else:
-            self._note_report(None)
+        patience = self.loader.keks.impatient() if quick else None
+        seconds = CALL_SECONDS if quick else READ_SECONDS
+        loaded = self.loader.load(current, patience=patience, seconds=seconds)
+        if loaded.changed and not loaded.complete:
+            self._adopt(loaded, started)
+            loaded = self.loader.load(loaded.ring, patience=patience, seconds=seconds)
+        if loaded.changed:
+            self._adopt(loaded, started)
+        elif loaded.complete:
+            self.freshness = replace(self.freshness, since=started)
+        return loaded.error
+
+    def _adopt(self, loaded: Loaded, started: Moment) -> None:
+        before, after = self.ring, loaded.ring
+        assert before is not None
+        assert before.keyset is not None
+        assert after.keyset is not None
+        self._serve(after, started if loaded.complete else self.freshness.since)
+        self._canaries.follow(before.keyset, after.keyset)
+        if after.generation != before.generation:
+            logger.info(
+                "keyset %s: generation %d is in use", after.name, after.generation,
+                extra={"event": "keyset.adopted", "generation": after.generation},
+            )  # fmt: skip
 
     def _note(self, error: McpkeysError | None) -> None:
         """Count, and say a change of state once: the log of a week's outage is two lines."""
@@ -179,31 +242,43 @@ class Refresher:
         elif error is None and before is not None:
             logger.warning("keyset refreshed again", extra={"event": "refresh.recovered"})
 
+    # --- reports ----------------------------------------------------------------------------------------------
+
+    def _try_report(self, started: Moment, seconds: float = WRITE_SECONDS) -> None:
+        ring = self.ring
+        try:
+            if ring is not None and ring.keyset is not None and ring.keyset.evidence == "reports":
+                self._write_report("serving", ring, ring.name, started, seconds)
+        except McpkeysError as exc:
+            self._note_report(exc)
+        except Exception as exc:
+            self._note_report(_broken("report", exc))
+        else:
+            self._note_report(None)
+
     def _note_report(self, error: McpkeysError | None) -> None:
-        before, self.report_error = self.report_error, error
-        # An outage of the store is one event, told by the refresh already.
-        if error is not None and before is None and self.last_error is None:
+        self.report_error = error
+        missed = self._reports_missed
+        self._reports_missed = 0 if error is None else missed + 1
+        # Said at the second time, while refreshes succeed: an outage is one event, and the refresh tells it.
+        if error is not None and missed == 1 and self.last_error is None:
             logger.warning("report not written: %s", error, extra={"event": "report.failed", "code": error.code})
-        elif error is None and before is not None and self.last_error is None:
+        elif error is None and missed > 1 and self.last_error is None:
             logger.info("report written again", extra={"event": "report.recovered"})
 
-    def _report(self, started: float) -> None:
-        ring = self.ring
-        assert ring is not None
-        assert ring.keyset is not None
-        if ring.keyset.evidence == "reports":
-            self._write_report("serving", ring, ring.name, started)
-
     def _write_report(
-        self, state: ReportState, ring: Ring | None, name: str, started: float, seconds: float = WRITE_SECONDS
+        self, state: ReportState, ring: Ring | None, name: str, started: Moment, seconds: float = WRITE_SECONDS
     ) -> None:
-        key = self.loader.report_key
-        if key is None:
-            raise KmsUnreachable("the report key is not unwrapped, so nothing can be reported")
+        with self._one_report:
+            # A report that overtook the farewell would raise the dead.
+            if not self._stopped:
+                self._put(state, ring, name, started, seconds)
+
+    def _put(self, state: ReportState, ring: Ring | None, name: str, started: Moment, seconds: float) -> None:
         report = self.instance.report(
-            state, ring, keyset=name, now=self._clock.time(), started=started, unwraps_by=self.loader.unwraps_by
+            state, ring, keyset=name, now=self._clock.time(), started=started.wall, unwraps_by=self.loader.unwraps_by
         )
-        body = reports.encode(report, key)
+        body = self._encoded(report)
         try:
             self.loader.store.put_report(report.instance, body, deadline=self._clock.monotonic() + seconds)
             self.reported()
@@ -215,41 +290,29 @@ class Refresher:
                 code="report-denied",
             ) from None
 
-    # --- the canary ------------------------------------------------------------------------------------------
+    def _encoded(self, report: reports.Report) -> bytes:
+        # A frame of its own: tracebacks show the locals of every frame that an error crosses.
+        key = self.loader.report_key
+        if key is not None:
+            try:
+                return reports.encode(report, key)
+            except ValueError:
+                pass
+            finally:
+                del key
+            raise PluginError("the report is too long", why="more than 64 KiB", next="report this", code="report-size")
+        raise KmsUnreachable("the report key is not unwrapped, so nothing can be reported")
 
-    def _plan_canary(self, *, first: bool = False) -> None:
-        low, longest = (0.0 if first else 0.5), CANARY_SECONDS
-        if first and len(self.loader.keks.uris) > 1:
-            # A KEK that has not opened anything here yet is tried soon: `rewrap --remove-kek` waits for the proof.
-            longest = PROOF_REFRESHES * self._interval()
-        self._next_canary = self._clock.monotonic() + longest * self._jitter.uniform(low, 1.0)
-
-    def _canaries(self) -> None:
-        """One unwrap a day by the nearest KEK; and one, once, by each pinned KEK that has not opened anything yet."""
-        ring = self.ring
-        if ring is None or ring.keyset is None or self._clock.monotonic() < self._next_canary:
-            return
-        fresh = [uri for uri in self.loader.keks.uris if uri not in self.loader.unwraps_by]
-        daily = [uri for uri in self.loader.keks.uris if uri in self.loader.unwraps_by][:1] if not fresh else []
-        if not fresh and self._is_recent(daily):
-            self._plan_canary()
-            return
-        for uri in fresh or daily:
-            ok = self.loader.prove(ring.keyset, uri)
-            if ok is None:
-                continue
-            before = self.instance.canary.get(uri)
-            self.instance.canary[uri] = Canary(to_ms(self._clock.time()), ok)
-            if not ok and (before is None or before.ok):
-                logger.warning(
-                    "the KEK %s no longer opens the minting key; running servers go on, new ones may not start",
-                    uri, extra={"event": "canary.failed"},
-                )  # fmt: skip
-        self._plan_canary()
-
-    def _is_recent(self, uris: list[str]) -> bool:
-        limit = to_ms(self._clock.time() - CANARY_SECONDS / 4)
-        return all(uri in self.instance.canary and self.instance.canary[uri].at > limit for uri in uris)
+    def _withdraw(self, ring: Ring | None, name: str) -> None:
+        """Tell that this instance is gone for good. Never raises; at most twice two seconds."""
+        held = self._one_report.acquire(timeout=FAREWELL_SECONDS)
+        try:
+            self._put("farewell", ring, name, Moment.now(self._clock), FAREWELL_SECONDS)
+        except Exception as exc:
+            logger.info("farewell not written: %s", exc, extra={"event": "farewell.failed"})
+        finally:
+            if held:
+                self._one_report.release()
 
     # --- schedule ------------------------------------------------------------------------------------------
 
@@ -259,55 +322,49 @@ class Refresher:
 
     def _plan(self) -> None:
         # At most one interval, so that a fleet is out within two; at least 3/4 of it, so that it spreads.
-        self.due = self._clock.monotonic() + self._interval() * self._jitter.uniform(0.75, 1.0)
+        wait = 0.0 if self._early else self._interval() * self._jitter.uniform(0.75, 1.0)
+        self.due = self._clock.boottime() + wait
 
     def poke(self) -> None:
         """An unknown kid was seen: refresh early, at most once in `POKE_SECONDS`. Costs nanoseconds."""
-        now = self._clock.monotonic()
+        now = self._clock.boottime()
         if now >= self._next_poke:
             self._next_poke = now + min(POKE_SECONDS, self._interval() / 2)
+            self._early = True
             self.due = now
             self._wake.set()
 
     def start(self) -> None:
         """Start the thread. Also in the child after fork."""
-        self._stopped = False
         self._thread = threading.Thread(target=self._run, name="mcpkeys-refresh", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._stopped:
-            self._wake.wait(max(0.0, self.due - self._clock.monotonic()))
-            self._wake.clear()
-            if not self._stopped and self._clock.monotonic() >= self.due:
+            left = self.due - self._clock.boottime()
+            if left <= 0:
                 self.step()
+            elif self._wake.wait(min(left, SLICE_SECONDS)):
+                self._wake.clear()
 
     def inline(self) -> None:
         """`refresh="inline"`: the refresh that an overdue ring owes, on the caller's thread, bounded."""
-        if self._clock.monotonic() >= self.due:
-            self.step()
+        if self._clock.boottime() >= self.due:
+            self.step(quick=True)
 
     def after_fork(self) -> None:
-        """In the child: nothing of the parent's thread, locks, sockets or identity is left."""
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self.loader.close()
+        """In the child: nothing of the parent's thread, locks, sockets or identity is left. Never raises."""
+        self._renew()
         self.instance.redraw()
         ring = self.ring
         self.instance.note_minting(None if ring is None else ring.minting, self._clock.time())
-        self._plan_canary(first=True)
+        self._canaries.begin(self._interval())
         # At once: the child serves an inherited ring that nobody knows of yet.
-        self.due = self._clock.monotonic()
-
-    def farewell(self) -> None:
-        """Tell that this instance is gone for good. Never raises; at most two seconds."""
-        ring = self.ring
-        if ring is None or ring.keyset is None or ring.keyset.evidence != "reports":
-            return
+        self.due = self._clock.boottime()
         try:
-            self._write_report("farewell", ring, ring.name, self._clock.time(), FAREWELL_SECONDS)
-        except (McpkeysError, ValueError) as exc:
-            logger.info("farewell not written: %s", exc, extra={"event": "farewell.failed"})
+            self.loader.close()
+        except Exception:
+            logger.warning("connections of the parent not dropped", extra={"event": "fork.close"})
 
     def stop(self) -> None:
         """End the thread (waits at most two seconds for a refresh under way) and say farewell."""
@@ -316,5 +373,15 @@ class Refresher:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(FAREWELL_SECONDS)
-        self.farewell()
+        ring = self.ring
+        if ring is not None and ring.keyset is not None and ring.keyset.evidence == "reports":
+            self._withdraw(ring, ring.name)
+        self.loader.forget()
         self.loader.close()
+
+
+def _broken(what: str, exc: Exception) -> McpkeysError:
+    """A plugin's own mistake, told without what it held."""
+    return PluginError(
+        f"the {what} failed unexpectedly", why=type(exc).__name__, next="report this", code="plugin-broken"
+    )

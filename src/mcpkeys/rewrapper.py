@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from mcpkeys import rewrapping
 from mcpkeys.authoring import Author
 from mcpkeys.errors import Denied, KekUnusable, KeysetMismatch, KmsUnreachable, McpkeysError, UnwrapRefused
-from mcpkeys.keks import CALL_SECONDS, Job, Keks, Unwrapped
+from mcpkeys.keks import Job, Keks, Unwrapped
 from mcpkeys.keyset import Keyset
 from mcpkeys.kms import KekState, Kms, Wrap, identity
+from mcpkeys.patience import CALL_SECONDS
 from mcpkeys.revising import Fleet, Revised, Revision, revise
 from mcpkeys.rewrapping import Item, Layout, Request
 from mcpkeys.stepping import Observed
