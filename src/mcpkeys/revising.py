@@ -18,8 +18,8 @@ from mcpkeys.clock import Clock
 from mcpkeys.encoding import to_ms
 from mcpkeys.errors import ConfigurationError, Conflict
 from mcpkeys.keyset import Keyset
+from mcpkeys.preconditions import restored
 from mcpkeys.reports import ReceivedReport
-from mcpkeys.rotation import restored
 from mcpkeys.standing import silent_after
 from mcpkeys.stepping import Observed, last_write, observe
 from mcpkeys.steps import Blocking, Step
