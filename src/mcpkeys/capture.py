@@ -228,6 +228,8 @@ def _documents(text: str) -> list[Any] | None:
     return values
 
 
+_BEGINNINGS = frozenset("{[edmv \t\r\n")
+_HOLDING = frozenset((dict, list, str))
 _DECODER = json.JSONDecoder()
 _NOT_SPACE = re.compile(r"\S")
 
@@ -248,22 +250,25 @@ def _walk(value: Any, around: _Around, depth: int, texts: int = _MAX_NESTED_TEXT
     """Every JSON-RPC message, log line and token in a parsed value; strings that hold JSON are opened."""
     if depth == 0:
         return
-    if isinstance(value, list):
+    kind = value.__class__
+    if kind is list:
         for item in value:
             yield from _walk(item, around, depth - 1, texts)
-    elif isinstance(value, str):
-        if texts and len(value) > 20:
+    elif kind is str:
+        # Nothing that `_text` finds is short or begins otherwise.
+        if texts and len(value) > 20 and value[0] in _BEGINNINGS:
             yield from _text(value, around, depth, texts)
-    elif isinstance(value, dict):
-        around = _beside(value, around)
+    elif kind is dict:
         method, params, result = value.get("method"), value.get("params"), value.get("result")
-        if isinstance(method, str) and ("jsonrpc" in value or isinstance(params, dict)):
+        if isinstance(method, str) and (isinstance(params, dict) or "jsonrpc" in value):
             if method in CARRIERS or (isinstance(params, dict) and "requestState" in params):
                 params = params if isinstance(params, dict) else None
+                around, _ = _beside(value, around)
                 yield _captured("request", around, {} if params is None else params, method, params)
         elif isinstance(result, dict) and "requestState" in result:
-            yield _captured("response", around, result)
+            yield _captured("response", _beside(value, around)[0], result)
         elif "requestState" in value:
+            around, _ = _beside(value, around)
             yield _captured("token", around, value, method if isinstance(method, str) else NOT_GIVEN)
         else:
             yield from _inside(value, around, depth, texts)
@@ -271,13 +276,14 @@ def _walk(value: Any, around: _Around, depth: int, texts: int = _MAX_NESTED_TEXT
 
 def _inside(value: dict[str, Any], around: _Around, depth: int, texts: int) -> Iterator[Captured]:
     """A record around something: what it holds, or the log line that it is."""
+    around, logs = _beside(value, around)
     found = False
     for inner in value.values():
-        if isinstance(inner, dict | list) or (isinstance(inner, str) and _LOG.search(inner) is None):
+        if inner.__class__ in _HOLDING:
             for entry in _walk(inner, around, depth - 1, texts):
                 found = True
                 yield entry
-    if not found and any(isinstance(inner, str) and _LOG.search(inner) for inner in value.values()):
+    if logs and not found:
         yield _log(around)
 
 
@@ -308,9 +314,10 @@ def _text(value: str, around: _Around, depth: int, texts: int) -> Iterator[Captu
         yield Captured("token", around.line, value, at=around.at, instance=around.instance)
 
 
-def _beside(value: Mapping[str, Any], around: _Around) -> _Around:
-    """What an object's own fields tell of all that is inside it."""
+def _beside(value: Mapping[str, Any], around: _Around) -> tuple[_Around, bool]:
+    """What an object's own fields tell of all that is inside it; and whether one of them is the server's log line."""
     line, at, instance, logged = around
+    logs = False
     for name, inner in value.items():
         if name in _TIMES:
             moment = parse_time(inner)
@@ -318,6 +325,6 @@ def _beside(value: Mapping[str, Any], around: _Around) -> _Around:
         elif inner.__class__ is str:
             if name in _INSTANCES:
                 instance = inner[:100]
-            elif "requestState rejected" in inner:
-                logged = _logged(inner) or logged
-    return _Around(line, at, instance, logged)
+            elif "requestState rejected" in inner and (word := _logged(inner)) is not None:
+                logged, logs = word, True
+    return _Around(line, at, instance, logged), logs

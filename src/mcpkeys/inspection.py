@@ -8,7 +8,7 @@ so that a token that has merely expired since does not hide the other failures.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from mcpkeys import claims as claims_of
@@ -49,9 +49,12 @@ REASONS: Final = (
 is the one that varies; `stale ring` and `codec error` are states of an instance, not of a token."""
 
 
-@dataclass(slots=True)
+RawCheck = tuple[str, Result, Any, str | None]
+"""A check whose detail may still be (function, *arguments): written out when somebody reads it."""
+
+
 class Inspection:
-    """One token's verdict. Not frozen, which would double the cost of making it; nothing here changes one.
+    """One token's verdict.
 
     Attributes:
         verdict: `accepted`: it opened, and no check failed; those that are `not_checked` were not given.
@@ -65,18 +68,72 @@ class Inspection:
         state: the state's text where it opened. Show it only on request.
     """
 
-    verdict: Verdict
-    reason: str | None
-    checks: tuple[Check, ...]
-    key: TokenKey | None
-    claims: dict[str, Any] | None
-    sizes: dict[str, int]
-    state: str | None = field(default=None, repr=False)
+    # Checks and claims are written out when they are read: of a hundred thousand tokens most are only counted.
+    __slots__ = ("_checks", "_claims", "_raw_checks", "_raw_claims", "key", "reason", "sizes", "state", "verdict")
+
+    def __init__(
+        self,
+        verdict: Verdict,
+        reason: str | None,
+        checks: Sequence[RawCheck],
+        key: TokenKey | None = None,
+        claims: dict[str, Any] | None = None,
+        sizes: dict[str, int] | None = None,
+        state: str | None = None,
+    ) -> None:
+        self.verdict = verdict
+        self.reason = reason
+        self.key = key
+        self.sizes = {} if sizes is None else sizes
+        self.state = state
+        self._raw_checks = checks
+        self._raw_claims = claims
+        self._checks: tuple[Check, ...] | None = None
+        self._claims: dict[str, Any] | None = None
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """In the boundary's order."""
+        if self._checks is None:
+            self._checks = tuple(
+                Check(name, result, detail if isinstance(detail, str) else detail[0](*detail[1:]), reason)
+                for name, result, detail, reason in self._raw_checks
+            )
+        return self._checks
+
+    @property
+    def claims(self) -> dict[str, Any] | None:
+        """Without the state, as strict JSON can carry them."""
+        if self._claims is None and self._raw_claims is not None:
+            self._claims = claims_of.shown(self._raw_claims)
+        return self._claims
+
+    @property
+    def opened(self) -> bool:
+        """Whether its claims could be read."""
+        return self._raw_claims is not None
+
+    @property
+    def audience(self) -> str | None:
+        """The audience it was minted for; None where it did not open, or names none."""
+        audience = None if self._raw_claims is None else self._raw_claims.get("aud")
+        return audience if isinstance(audience, str) else None
+
+    def __repr__(self) -> str:
+        return (
+            f"Inspection(verdict={self.verdict!r}, reason={self.reason!r}, checks={self.checks!r}, key={self.key!r}, "
+            f"claims={self.claims!r}, sizes={self.sizes!r})"
+        )
 
     @property
     def failed(self) -> tuple[Check, ...]:
         """The failing checks."""
         return tuple(check for check in self.checks if check.result == "fail")
+
+    @property
+    def failed_names(self) -> tuple[str, ...]:
+        """The names of the failing checks, without writing out their details."""
+        return tuple(check[0] for check in self._raw_checks if check[1] == "fail")
 
     @property
     def not_checked(self) -> tuple[Check, ...]:
@@ -124,7 +181,7 @@ def inspect_token(
     if call.method is not NOT_GIVEN and call.method not in CARRIERS:
         return _unlooked("the boundary acts on tools/call, prompts/get and resources/read only", "carrier")
     opened = open_token(token, ring, fronts)
-    checks = opened.checks
+    checks: list[RawCheck] = [*opened.checks]
     sizes = {"token": len(token)}
     if opened.payload is None:
         checks += _CLAIMS
@@ -148,7 +205,7 @@ def inspect_token(
         sizes["state"] = len(state)
     else:
         state = None
-    return _judge(checks, opened.key, claims_of.shown(claims), sizes, state)
+    return _judge(checks, opened.key, claims, sizes, state)
 
 
 _BINDING = "request binding"
@@ -176,39 +233,58 @@ _NO_PRESENCE, _NO_PRINCIPAL = _CLAIMS[-2:]
 _ENVELOPE = Check("envelope", "pass", "version 1", "malformed")
 _TARGET_NOT_GIVEN = Check("target", "not_checked", "not given", _BINDING)
 _ARGUMENTS_NOT_GIVEN = Check("arguments", "not_checked", "not given", _BINDING)
-_BINDING_NOT_GIVEN = Check("principal binding", "not_checked", "not given", "principal binding error")
-_PRINCIPAL_NOT_GIVEN = Check("principal", "not_checked", "not given", "principal")
+_NO_BINDING = Check("principal binding", "pass", "no principal", "principal binding error")
+_BOUND = Check("principal binding", "pass", "a principal", "principal binding error")
+_BOTH = Check("principal presence", "pass", "both have one", "principal drift")
+_SAME = Check("principal", "pass", "the same", "principal")
+_DIFFERENT = Check("principal", "fail", "minted for another one", "principal")
+_NOBODY = (
+    _NO_BINDING,
+    Check("principal presence", "pass", "neither has one", "principal drift"),
+    Check("principal", "pass", "bound to nobody", "principal"),
+)
+_NOBODY_NOT_GIVEN, _SOMEBODY_NOT_GIVEN = (
+    (
+        Check("principal binding", "not_checked", "not given", "principal binding error"),
+        Check("principal presence", "not_checked", f"{bound}; not given", "principal drift"),
+        Check("principal", "not_checked", "not given", "principal"),
+    )
+    for bound in ("bound to nobody", "bound to a principal")
+)
 
 
 def _unlooked(detail: str, name: str) -> Inspection:
-    check = Check(name, "not_checked", detail, None)
-    return Inspection("unverified", None, (check, *_OPENING, *_CLAIMS), None, None, {})
+    return Inspection("unverified", None, (Check(name, "not_checked", detail, None), *_OPENING, *_CLAIMS))
 
 
 def _judge(
-    checks: list[Check], key: TokenKey | None, claims: dict[str, Any] | None, sizes: dict[str, int], state: str | None
+    checks: Sequence[RawCheck],
+    key: TokenKey | None,
+    claims: dict[str, Any] | None,
+    sizes: dict[str, int],
+    state: str | None,
 ) -> Inspection:
     for check in checks:
         if check[1] == "fail":
-            return Inspection("rejected", check[3], tuple(checks), key, claims, sizes, state)
-    return Inspection("unverified" if claims is None else "accepted", None, tuple(checks), key, claims, sizes, state)
+            return Inspection("rejected", check[3], checks, key, claims, sizes, state)
+    return Inspection("unverified" if claims is None else "accepted", None, checks, key, claims, sizes, state)
 
 
-def _minted(claims: dict[str, Any], now: float) -> Check:
+def _minted(claims: dict[str, Any], now: float) -> RawCheck:
     # The boundary's own expression, stated positively: a NaN claim fails it. So does `_expiry`'s.
     iat = claims.get("iat", NOT_GIVEN)
     if iat is NOT_GIVEN:
-        return Check("minted", "not_checked", "no such claim", "minted in the future")
+        return ("minted", "not_checked", "no such claim", "minted in the future")
     sound = isinstance(iat, (int, float)) and iat <= now + FUTURE_SKEW_SECONDS
-    return Check("minted", "pass" if sound else "fail", _ago(iat, now), "minted in the future")
+    return ("minted", "pass" if sound else "fail", (_ago, iat, now), "minted in the future")
 
 
-def _expiry(claims: dict[str, Any], now: float) -> Check:
+def _expiry(claims: dict[str, Any], now: float) -> RawCheck:
     exp = claims.get("exp", NOT_GIVEN)
     if exp is NOT_GIVEN:
-        return Check("expiry", "not_checked", "no such claim", "expired")
+        return ("expiry", "not_checked", "no such claim", "expired")
     sound = isinstance(exp, (int, float)) and now < exp
-    return Check("expiry", "pass" if sound else "fail", _ago(exp, now), "expired")
+    return ("expiry", "pass" if sound else "fail", (_ago, exp, now), "expired")
 
 
 def _ago(value: object, now: float) -> str:
@@ -218,92 +294,94 @@ def _ago(value: object, now: float) -> str:
     return f"{now - at:.3f} s ago" if at <= now else f"in {at - now:.3f} s"
 
 
-def _binding(claims: dict[str, Any], call: CallContext) -> list[Check]:
+def _binding(claims: dict[str, Any], call: CallContext) -> list[RawCheck]:
     method, params = call.method, call.params
     checks = [_compared("method", claims.get("m"), method)]
     if params is NOT_GIVEN:
         return [*checks, _TARGET_NOT_GIVEN, _ARGUMENTS_NOT_GIVEN]
-    if isinstance(method, NotGiven):
+    if method is NOT_GIVEN:
         # Told by the token itself, and only used to read the params its way; the method stays unchecked.
         claimed = claims.get("m")
         if not isinstance(claimed, str):
             return [*checks, _TARGET_NOT_GIVEN, _ARGUMENTS_NOT_GIVEN]
         method = claimed
-    assert params is None or not isinstance(params, NotGiven)
-    raising: list[Check] = []
+    raising: list[RawCheck] = []
     try:
         checks.append(_compared("target", claims.get("t"), target(method, params)))
     except NoIdentity as exc:
-        raising.append(Check("target", "fail", f"the boundary raises {exc} on it", None))
+        raising.append(("target", "fail", f"the boundary raises {exc} on it", None))
     try:
         given = arguments(method, params)
         digest = NOT_GIVEN if given is NOT_GIVEN else arguments_digest(given)
         checks.append(_compared("arguments", claims.get("a"), digest))
     except NoIdentity as exc:
-        raising.append(Check("arguments", "fail", f"the boundary raises {exc} on them", None))
+        raising.append(("arguments", "fail", f"the boundary raises {exc} on them", None))
     # The boundary computes both before it compares any of the three.
-    return [*raising, *checks]
+    return [*raising, *checks] if raising else checks
 
 
-def _compared(name: str, claim: object, given: str | NotGiven) -> Check:
-    if isinstance(given, NotGiven):
-        return Check(name, "not_checked", f"bound to {claims_of.scalar(claim)!r}; not given", _BINDING)
+def _compared(name: str, claim: object, given: str | NotGiven) -> RawCheck:
+    if given is NOT_GIVEN:
+        return (name, "not_checked", (_bound_to, claim), _BINDING)
     if claim == given:
-        return Check(name, "pass", given if len(given) <= 200 else given[:200] + "…", _BINDING)
-    detail = f"bound to {claims_of.scalar(claim)!r}, used with {claims_of.scalar(given)!r}"
-    return Check(name, "fail", detail, _BINDING)
+        return (name, "pass", (_short, given), _BINDING)
+    return (name, "fail", (_other, claim, given), _BINDING)
 
 
-def _audience(claims: dict[str, Any], expected: str | NotGiven | None) -> Check:
+def _bound_to(claim: object) -> str:
+    return f"bound to {claims_of.scalar(claim)!r}; not given"
+
+
+def _short(given: str) -> str:
+    return given if len(given) <= 200 else given[:200] + "…"
+
+
+def _other(claim: object, given: str) -> str:
+    return f"bound to {claims_of.scalar(claim)!r}, used with {claims_of.scalar(given)!r}"
+
+
+def _audience(claims: dict[str, Any], expected: str | NotGiven | None) -> RawCheck:
     claim = claims.get("aud")
-    if isinstance(expected, NotGiven):
-        return Check("audience", "not_checked", f"minted for {_name(claim)}; not given", "audience")
+    if expected is NOT_GIVEN:
+        return ("audience", "not_checked", (_minted_for, claim), "audience")
     if claim == expected:
-        return Check("audience", "pass", _name(claim), "audience")
-    return Check("audience", "fail", f"minted for {_name(claim)}, used with {_name(expected)}", "audience")
+        return ("audience", "pass", (_name, claim), "audience")
+    return ("audience", "fail", (_minted_for_other, claim, expected), "audience")
+
+
+def _minted_for(claim: object) -> str:
+    return f"minted for {_name(claim)}; not given"
+
+
+def _minted_for_other(claim: object, expected: object) -> str:
+    return f"minted for {_name(claim)}, used with {_name(expected)}"
 
 
 def _name(audience: object) -> str:
     return "no audience" if audience is None else repr(claims_of.scalar(audience))
 
 
-def _principal(claims: dict[str, Any], principal: object) -> list[Check]:
+def _principal(claims: dict[str, Any], principal: object) -> Sequence[RawCheck]:
     claim = claims.get("p")
     if principal is NOT_GIVEN:
-        bound = "bound to nobody" if claim is None else "bound to a principal"
-        presence = Check("principal presence", "not_checked", f"{bound}; not given", "principal drift")
-        return [_BINDING_NOT_GIVEN, presence, _PRINCIPAL_NOT_GIVEN]
+        return _NOBODY_NOT_GIVEN if claim is None else _SOMEBODY_NOT_GIVEN
     fault = _binding_fault(principal)
     if fault is not None:
         detail = "bind_principal raised" if isinstance(principal, BaseException) else fault
-        return [
-            Check("principal binding", "fail", detail, fault),
-            _NO_PRESENCE,
-            _NO_PRINCIPAL,
-        ]
-    binding = Check(
-        "principal binding", "pass", "no principal" if principal is None else "a principal", "principal binding error"
-    )
-    if (claim is None) != (principal is None):
+        return (("principal binding", "fail", detail, fault), _NO_PRESENCE, _NO_PRINCIPAL)
+    if claim is None and principal is None:
+        return _NOBODY
+    if claim is None or principal is None:
+        binding = _NO_BINDING if principal is None else _BOUND
         detail = (
             "minted for nobody in particular, used by a principal"
             if claim is None
             else "minted for a principal, used by nobody in particular"
         )
-        return [
-            binding,
-            Check("principal presence", "fail", detail, "principal drift"),
-            _NO_PRINCIPAL,
-        ]
-    presence = Check(
-        "principal presence", "pass", "neither has one" if claim is None else "both have one", "principal drift"
-    )
-    if claim is None:
-        return [binding, presence, Check("principal", "pass", "bound to nobody", "principal")]
+        return (binding, ("principal presence", "fail", detail, "principal drift"), _NO_PRINCIPAL)
     assert isinstance(principal, str)
-    result: Result = "pass" if isinstance(claim, str) and principal_matches(claim, principal) else "fail"
-    detail = "the same" if result == "pass" else "minted for another one"
-    return [binding, presence, Check("principal", result, detail, "principal")]
+    same = isinstance(claim, str) and principal_matches(claim, principal)
+    return (_BOUND, _BOTH, _SAME if same else _DIFFERENT)
 
 
 def _binding_fault(principal: object) -> str | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from mcpkeys.call import NOT_GIVEN, CallContext, NotGiven
 from mcpkeys.capture import Captured
@@ -19,7 +19,7 @@ from mcpkeys.explanation import explain
 from mcpkeys.findings import printable
 from mcpkeys.inspection import Inspection, inspect_token
 from mcpkeys.keyset import Keyset
-from mcpkeys.opening import Fronts
+from mcpkeys.opening import Fronts, TokenKey
 from mcpkeys.reports import ReceivedReport
 from mcpkeys.ring import Ring
 from mcpkeys.sdktoken import SdkRing
@@ -30,6 +30,9 @@ MAX_NAMES: Final = 200
 
 MAX_BUCKETS: Final = 1440
 """Of the histogram: beyond, its minutes are merged two by two."""
+
+MAX_COMBINATIONS: Final = 4096
+"""Counted before they are told apart; their number bounds the memory, not the outcome."""
 
 OTHERS: Final = "others"
 
@@ -42,10 +45,10 @@ class Tally:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
 
-    def add(self, name: str) -> None:
-        """Count one; under `others` where there is no room for another name."""
+    def add(self, name: str, times: int = 1) -> None:
+        """Count; under `others` where there is no room for another name."""
         counts = self.counts
-        counts[name if name in counts or len(counts) < MAX_NAMES else OTHERS] += 1
+        counts[name if name in counts or len(counts) < MAX_NAMES else OTHERS] += times
 
     def top(self) -> dict[str, int]:
         """The counts, the largest first; names as they may be shown."""
@@ -95,36 +98,32 @@ class Fleet:
     principal: object = NOT_GIVEN
 
 
-@dataclass(slots=True)
-class Record:
-    """One line of the stream, judged."""
+class Record(NamedTuple):
+    """One line of the stream, judged. `inspection` is None for a log line."""
 
     captured: Captured
-    verdict: str
-    reason: str | None
-    kid: str | None = None
-    state: str | None = None
-    minted_by: str | None = None
-    audience: str | None = None
-    failed: tuple[str, ...] = ()
+    inspection: Inspection | None
+    minted_by: str | None
 
     def as_dict(self) -> dict[str, Any]:
         """A record of NDJSON output. No token, no arguments, no state."""
-        captured = self.captured
+        captured, found = self.captured, self.inspection
+        key = None if found is None else found.key
+        audience = None if found is None else found.audience
         return {
             "line": captured.line,
             "kind": captured.kind,
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "kid": self.kid,
-            "state": self.state,
+            "verdict": "rejected" if found is None else found.verdict,
+            "reason": captured.logged if found is None else found.reason,
+            "kid": None if key is None else key.kid,
+            "state": None if key is None else key.state,
             "minted_by": self.minted_by,
-            "audience": self.audience,
+            "audience": None if audience is None else audience[:200],
             "method": None if isinstance(captured.method, NotGiven) else captured.method[:200],
             "at": None if captured.at is None else format_ms(to_ms(captured.at)),
             "logged": captured.logged,
             "instance": captured.instance,
-            "failed": list(self.failed),
+            "failed": [] if found is None else list(found.failed_names),
         }
 
 
@@ -161,33 +160,30 @@ class _Sample:
     count: int = 0
 
 
-@dataclass(slots=True)
+# reason or verdict, key and state, prefix, audience, method, what was logged where: counted together, told apart later.
+_Combination = tuple[str, str | None, str | None, str | None, str | None, str | None]
+
+
 class Triage:
     """Takes what was captured, one after the other; `summary()` at any time."""
 
-    fleet: Fleet
-    _fronts: Fronts = field(default_factory=dict, repr=False)
-    _counts: Counter[str] = field(default_factory=Counter)
-    _by: dict[str, Tally] = field(default_factory=dict)
-    _histogram: Histogram = field(default_factory=Histogram)
-    _samples: dict[str, _Sample] = field(default_factory=dict, repr=False)
-    _stale: Tally = field(default_factory=Tally)
-    _minters: dict[str, str] = field(default_factory=dict)
-    _lacking: dict[str, list[str]] = field(default_factory=dict)
-    _expired_since: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("reason", "key", "minted_by", "audience", "method", "instance"):
-            self._by[name] = Tally()
-        for entry in self.fleet.reports:
-            for prefix in entry.report.prefixes:
-                self._minters[prefix] = who(entry.report)
-        ring = self.fleet.ring
-        for key in ring.keys.values() if isinstance(ring, Ring) else ():
-            live = [entry.report for entry in self.fleet.reports if entry.report.state != "farewell"]
-            self._lacking[key.kid] = [
-                f"{who(report)}, generation {report.generation}" for report in live if key.kid not in report.verifies
-            ]
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self._fronts: Fronts = {}
+        self._counts: Counter[str] = Counter()
+        self._combined: dict[_Combination, int] = {}
+        self._by = {name: Tally() for name in ("reason", "key", "minted_by", "audience", "method", "instance")}
+        self._histogram = Histogram()
+        self._samples: dict[str, _Sample] = {}
+        self._stale = Tally()
+        self._expired_since = 0
+        self._minters = {prefix: who(entry.report) for entry in fleet.reports for prefix in entry.report.prefixes}
+        live = [entry.report for entry in fleet.reports if entry.report.state != "farewell"]
+        kids = fleet.ring.keys if isinstance(fleet.ring, Ring) else ()
+        self._lacking = {
+            kid: [f"{who(report)}, generation {report.generation}" for report in live if kid not in report.verifies]
+            for kid in kids
+        }
 
     def feed(self, captured: Captured) -> Record | None:
         """Judge one; None for what is no token and no refusal (a first round, a line too long to be read)."""
@@ -197,76 +193,81 @@ class Triage:
             return None
         if captured.kind == "log":
             counts["log_lines"] += 1
-            return self._logged(captured)
-        if captured.token is NOT_GIVEN or captured.token is None:
+            self._count(captured, captured.logged or "unknown", None, None)
+            return Record(captured, None, None)
+        token = captured.token
+        if token is NOT_GIVEN or token is None:
             counts["first_rounds"] += 1
             return None
-        fleet = self.fleet
-        now = fleet.now if captured.at is None else captured.at
+        fleet, at = self.fleet, captured.at
+        now = fleet.now if at is None else at
         call = CallContext(
             method=captured.method, params=captured.params, audience=fleet.audience, principal=fleet.principal
         )
-        found = inspect_token(captured.token, fleet.ring, call, now=now, fronts=self._fronts)
+        found = inspect_token(token, fleet.ring, call, now=now, fronts=self._fronts)
         counts["tokens"] += 1
         counts[found.verdict] += 1
-        return self._judged(captured, found, call, now)
-
-    def _logged(self, captured: Captured) -> Record:
-        word = captured.logged or "unknown"
-        self._by["reason"].add(word)
-        self._count_call(captured, word)
-        return Record(captured, "rejected", word)
-
-    def _count_call(self, captured: Captured, word: str) -> None:
-        if not isinstance(captured.method, NotGiven):
-            self._by["method"].add(captured.method)
-        if captured.instance is not None:
-            self._by["instance"].add(f"{captured.instance}: {word}")
-        if captured.at is not None and -6e10 < captured.at < 2e11:
-            self._histogram.add(captured.at)
-
-    def _judged(self, captured: Captured, found: Inspection, call: CallContext, now: float) -> Record:
-        by, key = self._by, found.key
-        record = Record(captured, found.verdict, found.reason)
-        if found.verdict == "rejected":
+        word: str = found.verdict
+        if word == "rejected":
             word = found.reason or "no word: the boundary raises"
-            record.failed = tuple(check.name for check in found.checks if check.result == "fail")
-            by["reason"].add(word)
-            if record.failed == ("expiry",) and captured.at is None:
+            if word == "expired" and at is None and found.failed_names == ("expiry",):
                 self._expired_since += 1
-        else:
-            word = found.verdict
-        if key is not None:
-            record.kid, record.state = key.kid, key.state
-            by["key"].add(f"{key.kid} {key.state}")
-            if key.prefix is not None:
-                record.minted_by = self._minters.get(key.prefix)
-                by["minted_by"].add(record.minted_by or "unknown instance")
-        if found.claims is not None:
-            audience = found.claims.get("aud")
-            record.audience = audience[:200] if isinstance(audience, str) else None
-            by["audience"].add("(none)" if audience is None else str(audience))
-        self._count_call(captured, captured.logged or word)
-        if found.verdict == "accepted":
-            self._accepted(captured, record)
         sample = self._samples.get(word)
         if sample is None and len(self._samples) < MAX_NAMES:
-            situation = Situation(
-                self.fleet.keyset, self.fleet.reports, call, now, now_is_capture=captured.at is not None
-            )
+            situation = Situation(fleet.keyset, fleet.reports, call, now, now_is_capture=at is not None)
             sample = self._samples[word] = _Sample(found, situation)
         if sample is not None:
             sample.count += 1
-        return record
+        self._count(captured, word, found.key, found)
+        key = found.key
+        minted_by = None if key is None or key.prefix is None else self._minters.get(key.prefix)
+        if word == "accepted":
+            self._accepted(captured, None if key is None else key.kid)
+        return Record(captured, found, minted_by)
 
-    def _accepted(self, captured: Captured, record: Record) -> None:
+    def _count(self, captured: Captured, word: str, key: TokenKey | None, found: Inspection | None) -> None:
+        at, method, instance = captured.at, captured.method, captured.instance
+        audience = None
+        if found is not None and found.opened:
+            audience = found.audience or "(none)"
+        combination = (
+            word,
+            None if key is None else f"{key.kid} {key.state}",
+            None if key is None else key.prefix,
+            audience,
+            None if method is NOT_GIVEN else method,
+            None if instance is None else f"{instance}: {captured.logged or word}",
+        )
+        combined = self._combined
+        combined[combination] = combined.get(combination, 0) + 1
+        if len(combined) > MAX_COMBINATIONS:
+            self._tell_apart()
+        if at is not None and -6e10 < at < 2e11:
+            self._histogram.add(at)
+
+    def _tell_apart(self) -> None:
+        by = self._by
+        for (word, key, prefix, audience, method, instance), count in self._combined.items():
+            if word not in ("accepted", "unverified"):
+                by["reason"].add(word, count)
+            if key is not None:
+                by["key"].add(key, count)
+            if prefix is not None:
+                by["minted_by"].add(self._minters.get(prefix, "unknown instance"), count)
+            for name, value in (("audience", audience), ("method", method), ("instance", instance)):
+                if value is not None:
+                    by[name].add(value, count)
+        self._combined.clear()
+
+    def _accepted(self, captured: Captured, kid: str | None) -> None:
         if captured.logged is not None:
             self._stale.add(f"{captured.instance or 'an instance'} logged '{captured.logged}'")
-        for name in self._lacking.get(record.kid or "", ()):
-            self._stale.add(f"{name} does not hold {record.kid}")
+        for name in self._lacking.get(kid or "", ()):
+            self._stale.add(f"{name} does not hold {kid}")
 
     def summary(self) -> Summary:
         """What was fed so far."""
+        self._tell_apart()
         counts = {
             name: self._counts[name]
             for name in ("tokens", "accepted", "rejected", "unverified", "log_lines", "first_rounds", "too_long")

@@ -148,6 +148,11 @@ def test_a_record_with_both_a_request_and_the_servers_word_is_one_capture() -> N
     assert (entry.kind, entry.logged, entry.instance, entry.at) == ("request", "unknown key", "web-2", SECONDS)
 
 
+def test_a_record_with_the_request_as_text_is_one_capture_too() -> None:
+    (entry,) = scan(json.dumps({"message": f"[web] {WORD}", "pod": "web-2", "body": json.dumps(REQUEST)}))
+    assert (entry.kind, entry.logged, entry.instance, entry.token) == ("request", "unknown key", "web-2", TOKEN)
+
+
 def test_a_null_state_and_a_first_round_are_no_tokens() -> None:
     first = {**REQUEST, "params": CALL["params"]}
     null = {**REQUEST, "params": {**CALL["params"], "requestState": None}}

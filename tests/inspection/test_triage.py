@@ -103,7 +103,7 @@ def test_records_name_no_token_no_arguments_and_no_state() -> None:
     assert token not in shown
     assert "prod" not in shown
     assert "colour=blue" not in shown
-    assert (record.verdict, record.kid) == ("accepted", MINTING)
+    assert (record.as_dict()["verdict"], record.as_dict()["kid"]) == ("accepted", MINTING)
 
 
 @settings(max_examples=50, deadline=None)
