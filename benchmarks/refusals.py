@@ -1,0 +1,107 @@
+"""What a refused token costs, by kind and length: an attacker chooses both."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import keysets
+from states import payloads
+from timing import side_by_side
+
+from mcpkeys import EnvelopeCodec
+from mcpkeys.token import ALPHABET
+
+CHEAP = ("unknown kid", "foreign prefix", "oversized", "garbage")
+"""Refused before any work: the bound is a constant."""
+LENGTHS = (70, 300, 1_400, 5_500, 22_000, 65_536, 262_144, 1_048_576)
+BEYOND = (1_048_577, 4_194_304, 16_777_216)
+
+
+def by_length(folder: Path, *, turns: int, lengths: Sequence[int], beyond: Sequence[int]) -> dict[str, Any]:
+    """Microseconds per refusal, the exception included."""
+    rows: list[dict[str, Any]] = []
+    with EnvelopeCodec.open(**keysets.local(folder / "refusals", keys=3)) as codec:
+        state = payloads(300, 1)[0]
+        sealed = codec.seal(state)
+        codec.unseal(sealed)  # its header is known: what follows is the worst case, not the first look-up
+        for length in lengths:
+            kinds = _kinds(codec, sealed, length)
+            rows += _measure(codec, kinds, length, turns)
+        for length in beyond:
+            kinds = {
+                "oversized": lambda length=length: sealed[:32] + _text(length - 32),
+                "garbage": lambda length=length: _text(length),
+            }
+            rows += _measure(codec, kinds, length, turns)
+    return {"rows": rows}
+
+
+def _kinds(codec: EnvelopeCodec, sealed: str, length: int) -> dict[str, Callable[[], str]]:
+    head, body = sealed[:32], max(38, length - 32)
+    prefix = sealed[16:32]
+    kinds: dict[str, Callable[[], str]] = {
+        "unknown kid": lambda: "mk1." + _text(12) + prefix + _text(body),
+        "foreign prefix": lambda: "v1." + _text(length - 3),
+        "garbage": lambda: _text(length),
+        "wrong tag": lambda: head + _canonical(body),
+        "foreign character at the end": lambda: head + _text(body - 1) + "é",
+        "not canonical": lambda: head + _text(body - 1) + "=",
+        "fresh prefix, wrong tag": lambda: sealed[:16] + _text(16) + _canonical(body),
+    }
+    return kinds
+
+
+def _measure(
+    codec: EnvelopeCodec, kinds: dict[str, Callable[[], str]], length: int, turns: int
+) -> list[dict[str, Any]]:
+    # Several of each, so that no cache of one string's hash or form flatters; few of the long ones, to bound memory.
+    count = max(2, min(50, 4_000_000 // length))
+    work = {name: (_refused(codec), [make() for _ in range(count)]) for name, make in kinds.items()}
+    timed = side_by_side(work, turns=turns)
+    return [
+        {
+            "kind": name,
+            "chars": length,
+            "us": timed.median(name) * 1e6,
+            "bound": _bound(name, length),
+        }
+        for name in kinds
+    ]
+
+
+def _bound(kind: str, length: int) -> float:
+    """Microseconds: 1.5 whatever the length before any work, else 25 for each started 64 Ki characters."""
+    return 1.5 if kind in CHEAP else 25.0 * -(-length // 65536)
+
+
+def _refused(codec: EnvelopeCodec) -> Callable[[object], None]:
+    from mcp.server.request_state import InvalidRequestState
+
+    unseal = codec.unseal
+
+    def call(token: object) -> None:
+        try:
+            unseal(token)  # type: ignore[arg-type]
+        except InvalidRequestState:
+            return
+        raise AssertionError("accepted")
+
+    return call
+
+
+def _text(length: int) -> str:
+    """Random characters of the token's alphabet."""
+    return os.urandom(length).translate(_TABLE).decode()
+
+
+_TABLE = bytes(ord(ALPHABET[i & 63]) for i in range(256))
+
+
+def _canonical(length: int) -> str:
+    """The same, decodable: of a length that base64 has, its last character without bits over."""
+    length -= length % 4 == 1
+    return _text(length - 1) + random.choice("AQgw")

@@ -1,0 +1,77 @@
+"""Timing side by side: every contestant is timed in short batches, in turn, in random order.
+
+What is compared is the median of the ratios within one turn, so that a machine whose speed drifts during the run, or
+another process that takes the processor away for a while, moves both sides of a ratio or neither.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+BATCH_SECONDS = 0.0015
+"""About as long as a batch lasts: far below the time slice that a busy machine gives, far above the clock's step."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds per call of each contestant, one value a turn; the same turn stands at the same index."""
+
+    turns: Mapping[str, Sequence[float]]
+
+    def median(self, name: str) -> float:
+        """Seconds per call."""
+        return statistics.median(self.turns[name])
+
+    def ratio(self, name: str, base: str) -> float:
+        """How long `name` takes in units of `base`: the median over the turns."""
+        return statistics.median(a / b for a, b in zip(self.turns[name], self.turns[base], strict=True))
+
+
+def side_by_side(work: Mapping[str, tuple[Callable[[object], object], Sequence[object]]], *, turns: int) -> Timed:
+    """Time each contestant's call over its own inputs, which differ from call to call.
+
+    Args:
+        work: name -> (callable of one argument, its inputs).
+        turns: how often each is timed.
+    """
+    batches = {name: _batch(call, inputs) for name, (call, inputs) in work.items()}
+    found: dict[str, list[float]] = {name: [] for name in work}
+    order = list(work)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for _ in range(turns):
+            random.shuffle(order)
+            for name in order:
+                found[name].append(_once(work[name][0], batches[name]))
+            gc.collect(0)
+    finally:
+        if collecting:
+            gc.enable()
+    return Timed(found)
+
+
+def _batch(call: Callable[[object], object], inputs: Sequence[object]) -> list[object]:
+    """The inputs, repeated to fill `BATCH_SECONDS`; also the warm-up."""
+    _once(call, inputs)
+    each = _once(call, inputs)
+    count = max(1, min(2000, int(BATCH_SECONDS / each)))
+    return [inputs[i % len(inputs)] for i in range(count)]
+
+
+def _once(call: Callable[[object], object], inputs: Sequence[object]) -> float:
+    started = time.perf_counter()
+    for value in inputs:
+        call(value)
+    return (time.perf_counter() - started) / len(inputs)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` (0 to 1) of the values lie."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
