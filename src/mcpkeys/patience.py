@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TypeVar
-
-from tenacity import RetryCallState, Retrying, retry_if_exception_type
+from typing import TYPE_CHECKING, TypeVar
 
 from mcpkeys.clock import Clock
 from mcpkeys.errors import KmsUnreachable, Unreachable
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 TOTAL_SECONDS = 10.0
 THROTTLED_SECONDS = 60.0
@@ -43,6 +44,18 @@ class Patience:
 
     def call(self, work: Callable[[], T], on: type[Unreachable]) -> T:
         """`work()`, tried again while it raises `on` and one more call of 2 seconds fits in; its last error then."""
+        try:
+            return work()
+        except on as exc:
+            first = [exc]
+        # tenacity imports asyncio, which costs a command as much as its own work; the first try is seldom not enough.
+        from tenacity import Retrying, retry_if_exception_type
+
+        def attempt() -> T:
+            if first:
+                raise first.pop()
+            return work()
+
         retrying = Retrying(
             retry=retry_if_exception_type(on),
             wait=lambda state: self._jitter.uniform(
@@ -52,7 +65,7 @@ class Patience:
             sleep=self._clock.sleep,
             reraise=True,
         )
-        return retrying(work)
+        return retrying(attempt)
 
     def _exhausted(self, state: RetryCallState) -> bool:
         error = state.outcome.exception() if state.outcome is not None else None
