@@ -99,7 +99,7 @@ class Refresher:
         self._stopped = False
         self._early = False
         self._next_poke = 0.0
-        self._reports_missed = 0
+        self._report_told = False
         self._thread: threading.Thread | None = None
         self._renew()
 
@@ -172,7 +172,7 @@ class Refresher:
         `quick`: a caller waits for it; 2 seconds for the read, 2 for all unwraps, 2 for the report.
         """
         lock = self._one_step
-        if not lock.acquire(blocking=False):
+        if self._stopped or not lock.acquire(blocking=False):
             return
         try:
             self._early = False
@@ -257,13 +257,13 @@ class Refresher:
             self._note_report(None)
 
     def _note_report(self, error: McpkeysError | None) -> None:
-        self.report_error = error
-        missed = self._reports_missed
-        self._reports_missed = 0 if error is None else missed + 1
+        before, self.report_error = self.report_error, error
         # Said at the second time, while refreshes succeed: an outage is one event, and the refresh tells it.
-        if error is not None and missed == 1 and self.last_error is None:
+        if error is not None and before is not None and self.last_error is None and not self._report_told:
+            self._report_told = True
             logger.warning("report not written: %s", error, extra={"event": "report.failed", "code": error.code})
-        elif error is None and missed > 1 and self.last_error is None:
+        elif error is None and self._report_told:
+            self._report_told = False
             logger.info("report written again", extra={"event": "report.recovered"})
 
     def _write_report(
