@@ -122,6 +122,21 @@ class AwsCalls:
         """`start` and wait."""
         return self.start(action, work, deadline).result()
 
+    def credentials(self, deadline: float) -> str:
+        """Where the credentials were found, in botocore's words (`env`, `assume-role`, `iam-role` ...), and the region.
+
+        For `mcpkeys doctor`. Raises what `explain` makes of having found none.
+        """
+        return self.call("finding credentials", lambda client: self._source(client.meta.region_name), deadline)
+
+    def _source(self, region: str) -> str:
+        from botocore.exceptions import NoCredentialsError
+
+        found = (_own_session() if self._session is None else self._session).get_credentials()
+        if found is None:
+            raise NoCredentialsError
+        return f"found by {found.method}, region {region}"
+
     def close(self) -> None:
         """Drop the client and its connections; the next call builds another."""
         built, self._built = self._built, None

@@ -114,6 +114,10 @@ class AwsKms:
             exists=True, enabled=state in _USABLE_STATES and not unfit, detail=operations.detail(metadata, unfit)
         )
 
+    def credentials(self, *, deadline: float) -> str:
+        """Where credentials were found: for `mcpkeys doctor`. Raises as every call."""
+        return self._calls.credentials(deadline)
+
     def close(self) -> None:
         """Drop the client; the next call builds another."""
         self._calls.close()

@@ -164,6 +164,10 @@ class S3Store:
             )
         self._proven.set()
 
+    def credentials(self, *, deadline: float) -> str:
+        """Where credentials were found: for `mcpkeys doctor`. Raises as every call."""
+        return self._calls.credentials(deadline)
+
     def close(self) -> None:
         """Drop the client; the next call builds another."""
         self._calls.close()

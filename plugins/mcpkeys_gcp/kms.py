@@ -206,6 +206,17 @@ class GcpKms:
             if not token:
                 return sorted(found)
 
+    def credentials(self, *, deadline: float) -> str:
+        """The kind of credentials that were found, and whose: for `mcpkeys doctor`. Raises as every call."""
+        try:
+            with forks.in_flight(), quiet():
+                found = self._connect().identity.credentials(deadline)
+        except McpkeysError:
+            raise
+        except Exception as exc:
+            raise explain(exc, self._name, method="credentials") from None
+        return f"{type(found).__module__}.{type(found).__name__} {getattr(found, 'service_account_email', '')}".strip()
+
     def close(self) -> None:
         """Drop the connection; calls in flight fail. A channel that the caller handed in stays open."""
         line, self._line = self._line, None

@@ -93,6 +93,18 @@ class VaultClient:
         """One call without a token, in the root namespace (`sys/health`, `sys/leader`)."""
         return self._wire.send(method, path, token="", namespace="", deadline=deadline)
 
+    def whoami(self, *, deadline: float) -> Reply:
+        """What this identity's token is: `auth/token/lookup-self`. Never raises."""
+        return self.call("GET", "auth/token/lookup-self", namespace=self.settings.auth_namespace, deadline=deadline)
+
+    def describe_identity(self, reply: Reply) -> str:
+        """A line for a person: how it logs in, its policies, how long it lives. No token."""
+        policies = reply.data.get("policies")
+        names = ", ".join(map(str, policies)) if isinstance(policies, list) else "unknown"
+        ttl = reply.data.get("ttl")
+        lives = f"expires in {ttl} s" if isinstance(ttl, int) and ttl else "does not expire"
+        return f"{self.settings.auth} at {self.settings.address}, policies {names}, {lives}"
+
     def close(self) -> None:
         """Drop connections; the token is kept, and the object works again."""
         self._wire.close()

@@ -10,7 +10,9 @@ from typing import Any
 from mcpkeys.errors import KekUnusable, KmsDenied, KmsUnreachable, McpkeysError, UnwrapRefused
 from mcpkeys.kms import DATA_KEY_BYTES, KekState, Wrap, WrapContext
 from mcpkeys_vault.client import VaultClient, open_client
+from mcpkeys_vault.policy import Role
 from mcpkeys_vault.reply import KMS_EDGE, Reply
+from mcpkeys_vault.rights import excess_rights
 from mcpkeys_vault.uri import parse_kek
 
 AEAD_TYPES = frozenset({"aes128-gcm96", "aes256-gcm96", "chacha20-poly1305", "xchacha20-poly1305"})
@@ -113,6 +115,18 @@ class VaultKms:
             oldest_usable=str(oldest),
             detail=", ".join(notes),
         )
+
+    def credentials(self, *, deadline: float) -> str:
+        """How this identity logs in, and its policies: for `mcpkeys doctor`. Raises `KmsDenied`, `KmsUnreachable`."""
+        reply = self._client.whoami(deadline=deadline)
+        if not reply.ok:
+            right = "read on auth/token/lookup-self"
+            raise KMS_EDGE.error(reply, what=f"{self.uri}: the token cannot be looked up", right=right)
+        return self._client.describe_identity(reply)
+
+    def excess_rights(self, role: Role, *, deadline: float) -> list[str]:
+        """What this identity may do with the key beyond `role`: for `mcpkeys doctor`."""
+        return excess_rights(role, [self.uri], "", deadline=deadline, client=self._client)
 
     def close(self) -> None:
         """Drop connections; the object works again after it."""

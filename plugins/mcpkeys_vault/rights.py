@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mcpkeys_vault.client import open_client
+from mcpkeys_vault.client import VaultClient, open_client
 from mcpkeys_vault.policy import Role
 from mcpkeys_vault.reply import KMS_EDGE
 from mcpkeys_vault.uri import KvPath, TransitKey, parse_kek, parse_keyset
@@ -14,7 +14,13 @@ _PROBE = "mcpkeys-no-such-key"
 
 
 def excess_rights(
-    role: Role, keks: Sequence[str], keyset_uri: str, *, deadline: float, session: Any = None
+    role: Role,
+    keks: Sequence[str],
+    keyset_uri: str,
+    *,
+    deadline: float,
+    session: Any = None,
+    client: VaultClient | None = None,
 ) -> list[str]:
     """Rights that this token has and `role` does not need, such as `update on transit/encrypt/KEY`. Changes nothing.
 
@@ -22,7 +28,7 @@ def excess_rights(
     purposes shows only in a try (`doctor` tries to open the signer). URIs of other backends are left out.
     Raises `KmsDenied` where the token may not ask, `KmsUnreachable` where nobody answers.
     """
-    client = open_client(session)
+    client = client or open_client(session)
     found: list[str] = []
     wanted: list[tuple[str, dict[str, set[str]]]] = []
     for uri in keks:

@@ -12,7 +12,9 @@ from mcpkeys.errors import ConfigurationError, Conflict, McpkeysError, NotFound,
 from mcpkeys.store import MAX_BODY_BYTES, Found, check_instance
 from mcpkeys_vault.client import VaultClient, open_client
 from mcpkeys_vault.document import Slot, nanoseconds, number_of, pack, unpack
+from mcpkeys_vault.policy import Role
 from mcpkeys_vault.reply import STORE_EDGE, Reply
+from mcpkeys_vault.rights import excess_rights
 from mcpkeys_vault.uri import parse_keyset
 
 _READERS = 8
@@ -133,6 +135,10 @@ class VaultKvStore:
         if reply.date is None:
             raise StoreUnreachable(f"{self.uri}: its clock cannot be read", why="garbage", next="see VAULT_ADDR")
         return reply.date, 1.0
+
+    def excess_rights(self, role: Role, *, deadline: float) -> list[str]:
+        """What this identity may do with the keyset and its reports beyond `role`: for `mcpkeys doctor`."""
+        return excess_rights(role, (), self.uri, deadline=deadline, client=self._client)
 
     def close(self) -> None:
         """Drop connections; the object works again after it."""

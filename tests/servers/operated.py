@@ -28,5 +28,5 @@ def refresh(*codecs: EnvelopeCodec, canaries: bool = False) -> None:
         refresher = codec._refresher
         assert refresher is not None
         if canaries:
-            refresher._next_canary = 0.0
+            refresher._canaries._next = refresher._canaries._owed_at = 0.0
         refresher.step()
