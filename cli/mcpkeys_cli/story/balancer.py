@@ -47,6 +47,8 @@ def app(backends: list[int]) -> Starlette:
             except httpx2.ConnectError:
                 continue
             except httpx2.HTTPError:
+                # In the log, so that a lost answer can be told from a refused round.
+                print(f"502 {port}", file=sys.stderr, flush=True)
                 return Response("the backend broke off", status_code=502)
             kept = {name: value for name, value in answer.headers.items() if name not in _HOP}
             return Response(answer.content, answer.status_code, {**kept, "x-backend": str(port)})

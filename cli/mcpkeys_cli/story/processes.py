@@ -110,10 +110,10 @@ class Processes:
         process.kill()
         await asyncio.to_thread(_reap, process)
 
-    def tail(self, port: int) -> str:
-        """The last that a process of this port has said."""
+    def tail(self, port: int, chars: int = 600) -> str:
+        """The last that the processes of this port have said."""
         logs = sorted(self.folder.glob(f"*-{port}.log"))
-        return logs[0].read_text(errors="replace").strip()[-600:] if logs else ""
+        return logs[0].read_text(errors="replace").strip()[-chars:] if logs else ""
 
     def _log(self, what: str, port: int) -> Path:
         return self.folder / f"{what}-{port}.log"
