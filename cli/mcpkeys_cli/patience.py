@@ -165,13 +165,16 @@ class RollOut:
         return not self.behind and not self.why
 
 
-def follow(author: Author, generation: int, patience: Patience, *, stopped: Collection[str] = ()) -> RollOut:
-    """Wait until every instance holds this generation; ends early where all that is missing is silent.
+def follow(author: Author, taken: Taken, patience: Patience, *, stopped: Collection[str] = ()) -> RollOut:
+    """Wait until every instance holds what the step left; ends early where all that is missing is silent.
 
     Args:
         stopped: ids that the operator has named.
     """
     began = time.monotonic()
+    generation = (taken.written or taken.observed.stored.keyset).generation
+    # After an emergency a report cannot be read until its instance has written another; its label is known from before.
+    labels = {entry.report.instance: entry.report.label for entry in taken.observed.gathered.received}
     while True:
         try:
             observed = observe(author)
@@ -181,9 +184,12 @@ def follow(author: Author, generation: int, patience: Patience, *, stopped: Coll
             continue
         view = observed.fleet()
         counted = [entry for entry in view.instances if entry.counts and entry.id not in stopped]
-        behind = tuple(entry for entry in counted if _is_behind(entry, generation))
+        behind = tuple(
+            replace(entry, label=entry.label or labels.get(entry.id, ""))
+            for entry in counted
+            if _is_behind(entry, generation)
+        )
         out = RollOut(generation, behind, len(counted), "", view.next)
-        # A report from before an emergency cannot be read; its instance gets the time to write another.
         patient = time.monotonic() - began < 3 * observed.stored.keyset.refresh_seconds + 2
         hopeless = all(entry.state == "silent" or (entry.state in _SILENT and not patient) for entry in behind)
         if not behind or hopeless:

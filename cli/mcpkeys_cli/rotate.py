@@ -100,10 +100,10 @@ def command(
             if taken.written is not None:
                 note(f"generation {keyset.generation} is written, {kid} is burnt; following it out (Ctrl-C is safe)")
             time_to_confirm = 3.0 * keyset.refresh_seconds if waiting is None else waiting
-            out = follow(author, keyset.generation, Patience(time_to_confirm), stopped=allow_missing)
+            out = follow(author, taken, Patience(time_to_confirm), stopped=allow_missing)
         elif waiting is not None and (taken.written is not None or (taken.plan.verdict == "done" and not auto)):
             # Also where the step was taken before: the same command resumes.
-            out = follow(author, keyset.generation, patience, stopped=allow_missing)
+            out = follow(author, taken, patience, stopped=allow_missing)
         return _carrying(answer(taken.plan, taken.observed, taken.written, out=out, kid=kid, reason=reason), given)
 
 

@@ -56,7 +56,8 @@ def answer(
     }
     if plan.to == "emergency":
         data |= _emergency_data(plan, keyset, kid, out)
-    exit_code, message, why, code, following = plan.exit_code, plan.why, "", plan.code, plan.next
+    exit_code, why, code, following = plan.exit_code, plan.why, plan.code, plan.next
+    message = _refusal(plan)
     if dry and plan.verdict == "do":
         exit_code = 0
     if exit_code == 0 and out is not None and not out.complete:
@@ -76,11 +77,21 @@ def answer(
     )
 
 
+def _refusal(plan: Plan) -> str:
+    step = {"auto": "the step that is due", "rollback": "the rollback", "emergency": "the emergency"}
+    name = f"phase {plan.to}" if isinstance(plan.to, int) else step[plan.to]
+    if plan.verdict == "unsafe":
+        return f"{name} is refused, nothing was changed: something must be done first"
+    if not plan.completes:
+        return f"{name} is not taken yet: your word is recorded, and the wait has begun"
+    return f"{name} is not safe yet, nothing was changed: only time is missing"
+
+
 def _after(plan: Plan, out: RollOut, kid: str | None, reason: str | None) -> str:
     """What to do about those that are behind."""
     silent = [entry.id for entry in out.behind if entry.state in ("silent", "missing", "unreadable")]
     if plan.to != "emergency":
-        return out.next if silent else "mcpkeys status --watch"
+        return out.next if silent and "--allow-missing" in out.next else "mcpkeys status --watch"
     words = ["mcpkeys", "rotate", "--emergency", "--kid", kid or "", "--reason", reason or "", "--yes"]
     # Restarted, they confirm and the command says so; stopped for good, they have to be named.
     return shlex.join([*words, *(f"--allow-missing={instance}" for instance in silent)])

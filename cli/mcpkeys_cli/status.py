@@ -13,7 +13,8 @@ from mcpkeys.encoding import format_ms, to_ms
 from mcpkeys.errors import McpkeysError
 from mcpkeys.fleet import FleetView, InstanceView
 from mcpkeys.stepping import Observed, observe
-from mcpkeys_cli.options import DURATION, author_of, keyset_options, output_option
+from mcpkeys.steps import named
+from mcpkeys_cli.options import DURATION, author_of, carried, keyset_options, output_option
 from mcpkeys_cli.output import Answer, colour, duration, escape, moment, note, paint, relative, table
 
 GROUP_ABOVE = 12
@@ -38,10 +39,10 @@ def command(watch: bool, interval: float, output: str, **given: Any) -> Answer:
     """Show the ring, the phase, every instance and what it holds, and what the next step waits for."""
     with author_of(given) as author:
         if not watch:
-            return _answer(observe(author))
+            return _answer(observe(author), given)
         while True:
             try:
-                answer = _answer(observe(author))
+                answer = _answer(observe(author), given)
             except McpkeysError as exc:
                 # A watch outlives an outage: that is when it is looked at.
                 note(f"{paint('error:', 'red')} {escape(str(exc))}")
@@ -60,7 +61,7 @@ def _show(answer: Answer, *, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-def _answer(observed: Observed) -> Answer:
+def _answer(observed: Observed, given: dict[str, Any]) -> Answer:
     view, keyset = observed.fleet(), observed.stored.keyset
     data: dict[str, Any] = {
         "name": keyset.name,
@@ -100,12 +101,16 @@ def _answer(observed: Observed) -> Answer:
             for entry in view.instances
         ],
         "waiting_for": [{"instance": entry.instance, "why": entry.why} for entry in view.waiting_for],
+        "behind": [
+            {"instance": entry.id, "label": entry.label, "generation": entry.generation, "state": entry.state}
+            for entry in view.behind
+        ],
         "rejected_reports": [{"instance": instance, "why": why} for instance, why in observed.gathered.rejected],
         "earliest": None if view.earliest is None else format_ms(to_ms(view.earliest)),
         "warnings": list(observed.warnings()),
         "now": format_ms(to_ms(observed.now)),
     }
-    return Answer("status", data=data, text=lambda: _text(observed, view), next=view.next)
+    return Answer("status", data=data, text=lambda: _text(observed, view), next=carried(view.next, given))
 
 
 def _time(ms: int | None) -> str | None:
@@ -124,7 +129,7 @@ def _text(observed: Observed, view: FleetView) -> str:
         "",
     ]
     lines += _keys(view, now)
-    lines += ["", *_instances(view.instances, now)]
+    lines += ["", *_instances(view.instances, now), *_roll_out(view)]
     if view.phase != 0 or view.waiting_for:
         lines += ["", *_waiting(view, now)]
     lines += [f"{paint('warning:', 'yellow', out)} {escape(warning)}" for warning in observed.warnings()]
@@ -179,7 +184,7 @@ def _instances(instances: Sequence[InstanceView], now: float) -> list[str]:
     head = ("INSTANCE", "LABEL", "STATE", "HOLDS", "MINTS", "LAST SEEN", "")
     lines = table(head, rows).split("\n")
     # Coloured after the columns are aligned: escape sequences have no width.
-    painted = [
+    return [
         line
         if not line_state
         else line.replace(
@@ -187,8 +192,25 @@ def _instances(instances: Sequence[InstanceView], now: float) -> list[str]:
         )
         for line, line_state in zip(lines, ["", *[row[2] for row in rows]], strict=True)
     ]
-    counted = sum(entry.counts for entry in instances)
-    return [*painted, f"{counted} of {len(instances)} count; {sum(e.confirms and e.counts for e in instances)} confirm"]
+
+
+def _roll_out(view: FleetView) -> list[str]:
+    """How far the last write is out, who confirms the next step, and how many count no more."""
+    counted = [entry for entry in view.instances if entry.counts]
+    if not counted:
+        return []
+    behind = view.behind
+    line = f"generation {view.generation} is held by {len(counted) - len(behind)} of {len(counted)} instances"
+    if behind:
+        line += f"; not yet by {escape(named([entry.label or entry.id for entry in behind], most=4))}"
+    past = len(view.instances) - len(counted)
+    if past:
+        line += f" ({past} more have said farewell or are known to be stopped)"
+    still = [entry.label or entry.id for entry in counted if entry.accepts_retired]
+    lines = [line]
+    if still:
+        lines.append(f"{paint('retired keys still accepted', 'red', sys.stdout)} by {escape(named(still, most=4))}")
+    return lines
 
 
 def _waiting(view: FleetView, now: float) -> list[str]:

@@ -159,6 +159,7 @@ async def fleet(
     kek: str | None = None,
     environ: dict[str, str] | None = None,
     traffic: bool = True,
+    ttl: int = TTL,
 ) -> AsyncIterator[Rig]:
     """A keyset, its servers, a balancer, traffic; everything has ended afterwards."""
     rig = Rig(folder, places, environ)
@@ -167,7 +168,7 @@ async def fleet(
         ran = await rig.mcpkeys(
             *("init", "fleet", "--keyset", keyset or str(folder / "store" / "fleet.keyset.json")),
             *("--kek", kek or f"local://{folder / 'kek.key'}"),
-            *("--ttl", f"{TTL}s", "--skew", f"{SKEW}s", "--refresh", f"{REFRESH}s"),
+            *("--ttl", f"{ttl}s", "--skew", f"{SKEW}s", "--refresh", f"{REFRESH}s"),
         )
         assert ran.code == 0, ran.answer
         rig.processes.environ = {**rig.processes.environ, **ran.answer["settings"]}
