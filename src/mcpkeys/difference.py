@@ -37,15 +37,11 @@ def differences(before: Any, after: Any, path: str = "", depth: int = 40) -> lis
             if len(found) > MAX_FOUND:
                 break
         return found
-    if _spelled(before) == _spelled(after):
+    if type(before) is type(after) and json.dumps(before) == json.dumps(after):
         return []
     if type(before) is not type(after):
         return [(path, f"{_typed(before)}, then {_typed(after)}")]
     return [(path, "another value")]
-
-
-def _spelled(value: Any) -> str:
-    return json.dumps(value) if not isinstance(value, dict | list) else ""
 
 
 def _typed(value: Any) -> str:
