@@ -24,7 +24,8 @@ _EXTRA_OF = {"awskms": "aws", "s3": "aws", "gcpkms": "gcp", "gs": "gcp", "hashiv
 @cache
 def _points() -> EntryPoints:
     """Every entry point there is. Read once: it opens a file of each installed distribution."""
-    return entry_points()
+    # Python 3.11 types this as the deprecated mapping, which has `select` as well.
+    return cast(EntryPoints, entry_points())
 
 
 def schemes(group: str) -> dict[str, EntryPoint]:
