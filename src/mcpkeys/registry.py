@@ -25,7 +25,7 @@ _EXTRA_OF = {"awskms": "aws", "s3": "aws", "gcpkms": "gcp", "gs": "gcp", "hashiv
 def _points() -> EntryPoints:
     """Every entry point there is. Read once: it opens a file of each installed distribution."""
     # Python 3.11 types this as the deprecated mapping, which has `select` as well.
-    return cast(EntryPoints, entry_points())
+    return cast("EntryPoints", entry_points())
 
 
 def schemes(group: str) -> dict[str, EntryPoint]:
