@@ -28,7 +28,11 @@ TOKEN = re.compile(r"(?<![A-Za-z0-9_.-])(?:mk1\.[A-Za-z0-9_-]{66,}+|v1\.[A-Za-z0
 _LOG = re.compile(r"requestState rejected on (\S{1,100}): ([^\n\"\\]{1,200})")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?", re.ASCII)
 _HAR_TEXT = re.compile(r'"text":\s*("(?:[^"\\]|\\.)*")')
-_LABEL = re.compile(r"^\s*\[?([A-Za-z0-9][A-Za-z0-9._/-]{0,100})\]?\s+\| ", re.ASCII)
+# `web-1  | ` of docker compose, `[pod/web-1/container] ` of kubectl logs --prefix.
+_LABEL = re.compile(
+    r"^\s*(?:\[?([A-Za-z0-9][A-Za-z0-9._/-]{0,100})\]?\s+\| |\[pod/([a-z0-9][a-z0-9.-]{0,100})/[^\]\s]{0,100}\] )",
+    re.ASCII,
+)
 _TIMES = frozenset(("time", "timestamp", "ts", "@timestamp", "startedDateTime", "asctime", "date"))
 _INSTANCES = frozenset(("instance", "pod", "pod_name", "host", "hostname", "server"))
 
@@ -173,7 +177,8 @@ def _line(raw: bytes, number: int, at: float | None) -> Iterator[Captured]:
         front = line[:200] if start < 0 else line[: min(start, 200)]
         label = _LABEL.match(front)
         moment = parse_time(front)
-        around = _Around(number, at if moment is None else moment, None if label is None else label[1], _logged(line))
+        instance = None if label is None else label[1] or label[2]
+        around = _Around(number, at if moment is None else moment, instance, _logged(line))
     else:
         around = _Around(number, at)
     value = _loads(line[start:]) if start >= 0 else None
