@@ -38,6 +38,8 @@ def _codes(tree: ast.AST) -> Iterator[tuple[str, int, str]]:
             for keyword in node.keywords:
                 if keyword.arg == "code":
                     yield from ((text, node.lineno, what) for text in _texts(keyword.value))
+            if what == "found" and len(node.args) > 3:  # Diagnosis.found(subject, check, level, code, ...)
+                yield from ((text, node.lineno, what) for text in _texts(node.args[3]))
             if what in _CODE_FIRST and node.args:
                 yield from ((text, node.lineno, what) for text in _texts(node.args[0]))
         elif isinstance(node, ast.ClassDef):
