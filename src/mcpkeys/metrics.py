@@ -80,22 +80,23 @@ def _instruments() -> Iterable[object]:
 
         return callback
 
-    counters: tuple[tuple[str, str, Observe], ...] = (
-        ("mcpkeys.seals", "Tokens minted, by kid and its state then.", _seals),
-        ("mcpkeys.unseals", "Tokens opened, by kid and its state then.", _unseals),
-        ("mcpkeys.refusals", "Tokens refused, by the boundary's reason and the state of the key named.", _refusals),
-        ("mcpkeys.refreshes", "Refreshes, by result.", _refreshes),
+    # A unit in braces is an annotation: "1" would make exporters append "_ratio".
+    counters: tuple[tuple[str, str, str, Observe], ...] = (
+        ("mcpkeys.seals", "{token}", "Tokens minted, by kid and its state then.", _seals),
+        ("mcpkeys.unseals", "{token}", "Tokens opened, by kid and its state then.", _unseals),
+        ("mcpkeys.refusals", "{token}", "Tokens refused, by reason and the state of the key named.", _refusals),
+        ("mcpkeys.refreshes", "{refresh}", "Refreshes, by result.", _refreshes),
     )
     gauges: tuple[tuple[str, str, str, Observe], ...] = (
-        ("mcpkeys.keyset.generation", "1", "The generation in use.", _generation),
+        ("mcpkeys.keyset.generation", "{generation}", "The generation in use.", _generation),
         ("mcpkeys.keyset.age", "s", "Since the generation in use was adopted.", _adopted),
         ("mcpkeys.minting_key.age", "s", "Since the minting key was created.", _minting_age),
         ("mcpkeys.refresh.age", "s", "Since the last successful refresh began.", _refresh_age),
         ("mcpkeys.stale.left", "s", "Until the ring is stale; absent where max_stale is off.", _stale_left),
-        ("mcpkeys.ready", "1", "1 where this instance can mint and verify.", _ready),
+        ("mcpkeys.ready", "{instance}", "1 where this instance can mint and verify.", _ready),
     )
-    for name, text, observe in counters:
-        yield meter.create_observable_counter(name, [observed(observe)], unit="1", description=text)
+    for name, unit, text, observe in counters:
+        yield meter.create_observable_counter(name, [observed(observe)], unit=unit, description=text)
     for name, unit, text, observe in gauges:
         yield meter.create_observable_gauge(name, [observed(observe)], unit=unit, description=text)
 
