@@ -31,7 +31,7 @@ class Check(NamedTuple):
     """One check of the boundary.
 
     Attributes:
-        name: which one, see docs/inspect.md.
+        name: which one, see docs/adr/0060-what-inspect-says-and-does-not.md.
         result: `pass`, `fail`, or `not_checked` where something was not given or an earlier step left nothing to check.
         detail: one line for a person; never the state, never key bytes. May hold text from the token.
         reason: the word that the boundary logs where this check fails; None where it raises instead.

@@ -133,6 +133,7 @@ def test_the_moment_of_the_capture_is_read(text: str) -> None:
     "text",
     [
         f"web-2  | {AT} WARNING {WORD}",
+        f"[pod/web-2/app] {AT} WARNING {WORD}",
         f"[pod/orders-7/app] | {WORD}".replace("pod/orders-7/app", "web-2"),
         json.dumps({"instance": "web-2", "message": WORD}),
         json.dumps({"kubernetes": {"pod": "web-2", "log": WORD}}),
