@@ -36,6 +36,10 @@ class Patience:
     def left(self) -> float:
         return self._until - time.monotonic()
 
+    def heard(self, code: str) -> None:
+        """The reader knows this one already."""
+        self._said = code
+
     def wait(self, code: str, why: str, seconds: float = POLL_SECONDS) -> bool:
         """Wait a little; False where the patience is over. `code` tells whether `why` is news."""
         if self.left <= 0:
@@ -88,7 +92,7 @@ class Walk:
             pause = POLL_SECONDS
             if plan.earliest is not None:
                 pause = max(POLL_SECONDS, min(plan.earliest - taken.observed.now, 30.0))
-            if not self.patience.wait(f"{plan.to} {plan.code}", plan.why, pause):
+            if not self.patience.wait(_code(plan), plan.why, pause):
                 if plan.verdict == "unsafe":
                     # The wait is over, and who lags may still come: the same command goes on (exit 6).
                     return replace(taken, plan=replace(plan, verdict="not_yet"))
@@ -121,7 +125,13 @@ class Walk:
             note(f"{paint('not yet', 'yellow')}: {escape(plan.why)}")
         step = f"--{plan.to}" if isinstance(plan.to, str) else f"phase {plan.to}"
         confirm(f"Wait, and take {step} as soon as it is safe?", yes=False)
+        self.patience.heard(_code(plan))
         self._agreed = plan.to
+
+
+def _code(plan: Plan) -> str:
+    """What makes a reason for waiting another one; the seconds in it do not."""
+    return f"{plan.to} {plan.code} {len(plan.blocking)}"
 
 
 def plan_text(plan: Plan, observed: Observed) -> str:
