@@ -93,7 +93,8 @@ def imports_and_commands(folder: Path, *, turns: int) -> dict[str, Any]:
 
 def _quiet() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MCPKEYS_")}
-    return {**kept, "NO_COLOR": "1", "AWS_EC2_METADATA_DISABLED": "true"}
+    # A plugin of pydantic that happens to be installed here would load with every model: not what is measured.
+    return {**kept, "NO_COLOR": "1", "AWS_EC2_METADATA_DISABLED": "true", "PYDANTIC_DISABLE_PLUGINS": "__all__"}
 
 
 def _processes(work: Mapping[str, Sequence[str]], env: Mapping[str, str], turns: int) -> list[dict[str, Any]]:
