@@ -26,6 +26,10 @@ class Clock(Protocol):
         ...
 
 
+# macOS has no CLOCK_BOOTTIME; its monotonic clock is the nearest thing.
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
     """The machine's own clocks."""
 
@@ -36,8 +40,7 @@ class SystemClock:
         return time.monotonic()
 
     def boottime(self) -> float:
-        # macOS has no CLOCK_BOOTTIME; its monotonic clock is the nearest thing.
-        return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+        return time.clock_gettime(_BOOTTIME)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -26,7 +26,7 @@ from mcpkeys.keks import Keks
 from mcpkeys.keyuse import read_count
 from mcpkeys.loading import Loader, Pins
 from mcpkeys.refresh import Refresher
-from mcpkeys.ring import Minter, Ring
+from mcpkeys.ring import UNKNOWN, Minter, Refusal, Ring
 from mcpkeys.sdktoken import SdkRing
 from mcpkeys.settings import load_settings
 from mcpkeys.token import URLSAFE, max_payload
@@ -34,6 +34,7 @@ from mcpkeys.token import URLSAFE, max_payload
 SEALS_PER_PREFIX = 1 << 32
 """A process draws a new prefix after about this many seals: random 96-bit nonces stay far from their bound."""
 TTL_SAMPLE = 64
+_STALE: Refusal = ("stale ring", "none")
 REASONS = ("malformed", "unknown key", "seal", "retired key", "stale ring")
 
 
@@ -226,32 +227,29 @@ class EnvelopeCodec:
         if self._watched:
             self._look(sealing=False)
         ring = self._ring
-        opened = ring.open(token)
-        if opened.__class__ is bytes:
-            return opened
-        return self._refuse(token, ring, opened)  # type: ignore[arg-type]
+        found = ring.attempt(token)
+        if found.__class__ is bytes:
+            return found
+        if found is UNKNOWN:
+            refresher = self._refresher
+            if refresher is not None and not refresher.early:
+                refresher.poke()
+        elif ring.sdk is not None and token.startswith("v1.") and len(token) <= ring.max_token_chars:
+            opened = ring.sdk.open(token)
+            if isinstance(opened, bytes):
+                return opened
+            found = opened, "none"
+        if self._closed:
+            found = _STALE
+        try:
+            next(self._refusals[found])  # type: ignore[index]
+        except KeyError:
+            self._count(found)  # type: ignore[arg-type]
+        raise InvalidRequestState(found[0])
 
-    def _refuse(self, token: str, ring: Ring, reason: str) -> bytes:
-        sdk = ring.sdk
-        if sdk is not None and reason == "malformed" and token.startswith("v1."):
-            if len(token) <= ring.max_token_chars:
-                opened = sdk.open(token)
-                if isinstance(opened, bytes):
-                    return opened
-                reason = opened
-        elif reason == "unknown key" and self._refresher is not None:
-            self._refresher.poke()
-        self._count_refusal("stale ring" if self._closed else reason, token)
-        raise InvalidRequestState("stale ring" if self._closed else reason)
-
-    def _count_refusal(self, reason: str, token: str) -> None:
-        key = self._ring.keys.get(token[4:16])
-        at = reason, "none" if key is None else key.state
-        counter = self._refusals.get(at)
-        if counter is None:
-            # setdefault is one step: two threads that count the first refusal share one counter.
-            counter = self._refusals.setdefault(at, itertools.count())
-        next(counter)
+    def _count(self, refusal: Refusal) -> None:
+        # setdefault is one step: two threads that count the first refusal share one counter.
+        next(self._refusals.setdefault(refusal, itertools.count()))
 
     def _look(self, *, sealing: bool) -> None:
         """What only some deployments need before each token: an inline refresh, the limit of staleness."""
@@ -269,7 +267,7 @@ class EnvelopeCodec:
                     next="bring the store back; mcpkeys status tells what this instance last said",
                     code="stale-ring",
                 )
-            self._count_refusal("stale ring", "")
+            self._count(_STALE)
             raise InvalidRequestState("stale ring")
 
     def _sample(self) -> None:

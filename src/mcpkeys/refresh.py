@@ -70,6 +70,7 @@ class Refresher:
         successes, failures: refreshes so far.
         last_error, report_error: of the last refresh and the last report; None where all is well.
         reported: called after each report.
+        early: an early refresh is asked for; it begins at most once in `POKE_SECONDS`.
         due: boot time at which the next refresh begins.
     """
 
@@ -97,8 +98,8 @@ class Refresher:
         self._swap = swap
         self._canaries = Canaries(loader, instance, self._clock, self._jitter)
         self._stopped = False
-        self._early = False
-        self._next_poke = 0.0
+        self.early = False
+        self._early_at = 0.0
         self._report_told = False
         self._thread: threading.Thread | None = None
         self._renew()
@@ -175,7 +176,7 @@ class Refresher:
         if self._stopped or not lock.acquire(blocking=False):
             return
         try:
-            self._early = False
+            self.early = False
             with tracer.start_as_current_span("mcpkeys.refresh", record_exception=False):
                 self._step(quick)
         finally:
@@ -322,17 +323,16 @@ class Refresher:
 
     def _plan(self) -> None:
         # At most one interval, so that a fleet is out within two; at least 3/4 of it, so that it spreads.
-        wait = 0.0 if self._early else self._interval() * self._jitter.uniform(0.75, 1.0)
-        self.due = self._clock.boottime() + wait
+        due = self._clock.boottime() + self._interval() * self._jitter.uniform(0.75, 1.0)
+        self.due = min(due, self._early_at) if self.early else due
 
     def poke(self) -> None:
-        """An unknown kid was seen: refresh early, at most once in `POKE_SECONDS`. Costs nanoseconds."""
+        """An unknown kid was seen: refresh early. For callers that look at `early` first: nanoseconds in a flood."""
         now = self._clock.boottime()
-        if now >= self._next_poke:
-            self._next_poke = now + min(POKE_SECONDS, self._interval() / 2)
-            self._early = True
-            self.due = now
-            self._wake.set()
+        self._early_at = max(now, self._early_at + min(POKE_SECONDS, self._interval() / 2))
+        self.early = True
+        self.due = min(self.due, self._early_at)
+        self._wake.set()
 
     def start(self) -> None:
         """Start the thread. Also in the child after fork."""

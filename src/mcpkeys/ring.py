@@ -19,7 +19,14 @@ from mcpkeys.encoding import b64u, unb64u
 from mcpkeys.keyset import DEFAULT_MAX_TOKEN_CHARS, Keyset, State, digest
 from mcpkeys.keyuse import KeyUse
 from mcpkeys.sdktoken import SdkRing
-from mcpkeys.token import decode_body
+from mcpkeys.token import MIN_TOKEN_CHARS, decode_body, has_header
+
+Refusal = tuple[str, str]
+"""Why a token is refused, and the state of the key that it names; `none` where it names no key of the keyset, or
+where that was not even looked at."""
+
+_MALFORMED: Refusal = ("malformed", "none")
+UNKNOWN: Refusal = ("unknown key", "none")
 
 MAX_OPENERS = 4096
 """Derived keys a ring remembers: one per key and per process that minted. The oldest goes first."""
@@ -67,12 +74,13 @@ class RingKey:
 class Opener:
     """A derived key by which a tag verified already: what a token's header is looked up to."""
 
-    __slots__ = ("aad", "decrypt", "unseals", "use")
+    __slots__ = ("aad", "decrypt", "state", "unseals", "use")
 
     def __init__(self, header: str, aead: AESGCM, key: RingKey) -> None:
         self.aad = header.encode()
         self.decrypt = aead.decrypt
         self.use = key.use
+        self.state = key.state
         self.unseals = key.use.counts(key.state).unseals
 
 
@@ -189,54 +197,51 @@ class Ring:
         Reasons, in the order in which they are found: `malformed`, `unknown key`, `retired key`, `malformed`
         (the body's spelling), `seal`. Never raises, whatever the text.
         """
+        found = self.attempt(text)
+        return found if isinstance(found, bytes) else found[0]
+
+    def attempt(self, text: str) -> bytes | Refusal:
+        """As `open`; a refusal with the state of the key that the token names, as it is counted."""
         opener = self._openers.get(text[:32])
         if opener is None:
-            return self._open_first(text)
+            # The same for every length, and the cheapest first: whoever sends garbage gets no work done.
+            if not MIN_TOKEN_CHARS <= len(text) <= self.max_token_chars or has_header(text) is None:
+                return _MALFORMED
+            key = self.keys.get(text[4:16])
+            return UNKNOWN if key is None else self._attempt_first(text, key)
         if len(text) > self.max_token_chars:
-            return "malformed"
+            return _MALFORMED
         sealed = decode_body(text)
         if sealed is None or len(sealed) < 28:
-            return "malformed"
+            return "malformed", opener.state
         try:
             payload = opener.decrypt(sealed[:12], sealed[12:], opener.aad)
         except InvalidTag:
-            return "seal"
+            return "seal", opener.state
         opener.use.last_unseal = time()
         next(opener.unseals)
         return payload
 
-    def _open_first(self, text: str) -> bytes | str:
-        """As `open`, for a header that opened nothing yet: only the tag makes it known."""
-        if len(text) > self.max_token_chars:
-            return "malformed"
-        key = self.keys.get(text[4:16])
-        if key is None or not text.startswith(token.VERSION):
-            return self._refusal(text)
-        if len(text) < token.MIN_TOKEN_CHARS or not token.is_header(text[: token.HEADER_CHARS]):
-            return "malformed"
+    def _attempt_first(self, text: str, key: RingKey) -> bytes | Refusal:
+        """As `attempt`, for a header of this key that opened nothing yet: only the tag makes it known."""
         if key.state == "retired":
-            return "retired key"
+            return "retired key", "retired"
         if not key.unwrapped:
-            return "unknown key"
+            return "unknown key", key.state
         sealed = decode_body(text)
         if sealed is None or len(sealed) < 28:
-            return "malformed"
-        header = text[: token.HEADER_CHARS]
-        opener = Opener(header, key.derive(unb64u(header[16:])), key)
+            return "malformed", key.state
+        header = text[:32]
+        aead = key.derive(unb64u(header[16:]))
         try:
-            payload = opener.decrypt(sealed[:12], sealed[12:], opener.aad)
+            payload = aead.decrypt(sealed[:12], sealed[12:], header.encode())
         except InvalidTag:
-            return "seal"
+            return "seal", key.state
+        opener = Opener(header, aead, key)
         self._remember(header, opener)
         opener.use.last_unseal = time()
         next(opener.unseals)
         return payload
-
-    def _refusal(self, text: str) -> str:
-        """Why a token under no kid of this ring is refused; an SDK token is never one of ours."""
-        if len(text) < token.MIN_TOKEN_CHARS or not token.is_header(text[: token.HEADER_CHARS]):
-            return "malformed"
-        return "unknown key"
 
     def _remember(self, header: str, opener: Opener) -> None:
         openers = self._openers

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hmac
 import re
 
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -44,6 +44,11 @@ LAST: tuple[frozenset[str], ...] = (
 """Indexed likewise: the last characters that leave no bits over (RFC 4648, section 3.5); no text has length 1 mod 4."""
 
 _HEADER = re.compile(r"mk1\.[A-Za-z0-9_-]{28}", re.ASCII)
+has_header = _HEADER.match
+"""Whether a text begins with `mk1.` and 28 characters of base64url: what a header is."""
+
+_M1_XOR_M2 = 3 << 112
+"""M1 begins with 0x0001 and M2 with 0x0002; nothing else differs."""
 
 
 class XaesKey:
@@ -52,7 +57,7 @@ class XaesKey:
     Holds key bytes: no `repr`, no pickle, no copy.
     """
 
-    __slots__ = ("_k1", "_key")
+    __slots__ = ("_k1", "_key", "_spare")
 
     def __init__(self, key: bytes) -> None:
         """`key` is 32 bytes. Raises ValueError for another length."""
@@ -60,18 +65,28 @@ class XaesKey:
             raise ValueError("an XAES-256-GCM key is 32 bytes")
         self._key = key
         # C2SP: L = AES(0^128); K1 = L << 1, with the reduction polynomial where the top bit was set.
-        left = int.from_bytes(_aes(key, bytes(16)), "big")
-        self._k1 = (((left << 1) & ((1 << 128) - 1)) ^ (0x87 * (left >> 127))).to_bytes(16, "big")
+        encryptor = _block_cipher(key)
+        left = int.from_bytes(encryptor.update(bytes(16)), "big")
+        self._k1 = ((left << 1) & ((1 << 128) - 1)) ^ (0x87 * (left >> 127))
+        # Making one costs ten times what using it costs, and whoever sends forged prefixes makes us use one each.
+        self._spare = [encryptor]
 
     def derive(self, prefix: bytes) -> AESGCM:
         """The AES-256-GCM key for the first 12 bytes of a 24-byte nonce. Raises ValueError for another length."""
         if len(prefix) != PREFIX_BYTES:
             raise ValueError("an XAES-256-GCM prefix is 12 bytes")
-        k1 = self._k1
         # C2SP: M1 = 0x0001 || "X" || 0x00 || prefix, M2 the same with 0x0002; key = AES(M1 ^ K1) || AES(M2 ^ K1).
-        m1 = int.from_bytes(b"\x00\x01X\x00" + prefix, "big") ^ int.from_bytes(k1, "big")
-        m2 = int.from_bytes(b"\x00\x02X\x00" + prefix, "big") ^ int.from_bytes(k1, "big")
-        return AESGCM(_aes(self._key, m1.to_bytes(16, "big") + m2.to_bytes(16, "big")))
+        m1 = int.from_bytes(b"\x00\x01X\x00" + prefix, "big") ^ self._k1
+        both = (m1 << 128 | m1 ^ _M1_XOR_M2).to_bytes(32, "big")
+        # Taken out while it is used: each `pop` and `append` is one step, so no two threads hold the same one, and a
+        # child forked meanwhile only lacks it.
+        try:
+            encryptor = self._spare.pop()
+        except IndexError:
+            encryptor = _block_cipher(self._key)
+        derived = encryptor.update(both)
+        self._spare.append(encryptor)
+        return AESGCM(derived)
 
     def same(self, other: XaesKey) -> bool:
         """Whether both are one key, compared in constant time."""
@@ -84,9 +99,9 @@ class XaesKey:
         raise TypeError("keys are never pickled or copied")
 
 
-def _aes(key: bytes, blocks: bytes) -> bytes:
-    # One-shot ECB over one or two blocks is the block cipher itself, as C2SP's construction asks.
-    return Cipher(algorithms.AES(key), modes.ECB()).encryptor().update(blocks)  # noqa: S305
+def _block_cipher(key: bytes) -> CipherContext:
+    # ECB over whole blocks is the block cipher itself, as C2SP's construction asks; it carries nothing over.
+    return Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305
 
 
 def xaes_key(data_key: bytes, keyset_name: str) -> XaesKey:
