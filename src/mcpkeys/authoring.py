@@ -185,9 +185,9 @@ class Author:
     def new_signer(self, keyset_name: str, sign_keks: Sequence[str]) -> tuple[Signer, Ed25519PrivateKey]:
         """A new signer; its private half (32 bytes) wrapped by every one of `sign_keks`, any one of which opens it."""
         context = WrapContext("sign", keyset_name, new_kid(self._urandom))
-        seed = self._urandom(DATA_KEY_BYTES)
-        private = Ed25519PrivateKey.from_private_bytes(seed)
-        wraps = self.wrap(seed, context, self._opened(sign_keks))
+        # No local holds the seed itself: tracebacks show the locals of every frame that an error crosses.
+        private = Ed25519PrivateKey.from_private_bytes(self._urandom(DATA_KEY_BYTES))
+        wraps = self.wrap(private.private_bytes_raw(), context, self._opened(sign_keks))
         return Signer(document.public_of(private), context.kid, wraps), private
 
     def wrap(self, key: bytes, context: WrapContext, targets: Sequence[Kms]) -> tuple[Wrap, ...]:
@@ -251,12 +251,13 @@ class Author:
         """
         keks = Keks(self._opened(keyset.sign_keks), clock=self._clock)
         try:
-            seed = self._open("sign", keyset.name, keyset.signer.kid, keyset.signer.wrapped, keks)
+            private = Ed25519PrivateKey.from_private_bytes(
+                self._open("sign", keyset.name, keyset.signer.kid, keyset.signer.wrapped, keks)
+            )
         except McpkeysError as exc:
             if not exc.next:
                 exc.next = "run this where the signer's KEK (sign_keks) may be used: mcpkeys doctor"
             raise
-        private = Ed25519PrivateKey.from_private_bytes(seed)
         if document.public_of(private) != keyset.signer.public:
             raise KeysetLocked(
                 "the signer that was unwrapped is not the one the keyset names",

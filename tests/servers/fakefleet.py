@@ -37,7 +37,7 @@ class Fleet:
     clock: Any = field(default_factory=FakeClock)
     keks: Sequence[FakeKek] = ()
     place: Any = None
-    keys: dict[str, bytes] = field(default_factory=dict)
+    keys: dict[str, bytes] = field(default_factory=dict, repr=False)
     private: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
     keyset: Keyset = None  # type: ignore[assignment]
     opened: list[EnvelopeCodec] = field(default_factory=list)
