@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from mcpkeys.diagnosis import Diagnosis
+from mcpkeys.diagnosis import Diagnosis, Role
 from mcpkeys.doctor import diagnose
+from mcpkeys.errors import SettingError
 from mcpkeys_cli.findings import counted, shown
 from mcpkeys_cli.options import keyset_options, output_option, settings_of
 from mcpkeys_cli.output import Answer, table
@@ -28,7 +29,12 @@ and 7 (something is denied).
 @output_option
 def command(as_server: bool, output: str, **given: Any) -> Answer:
     """Try every KEK and the store under this identity; each finding says what to do. Changes nothing."""
-    seen = diagnose(settings_of(given), role="server" if as_server else "operator")
+    role: Role = "server" if as_server else "operator"
+    try:
+        seen = diagnose(settings_of(given), role=role)
+    except SettingError as exc:
+        seen = Diagnosis(role)
+        seen.failed("settings", "settings", exc)
     return _answer(seen)
 
 

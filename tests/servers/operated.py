@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 from mcpkeys import EnvelopeCodec
 from mcpkeys.settings import load_settings
+from mcpkeys_cli.main import main
 
 
 @contextmanager
@@ -30,3 +33,13 @@ def refresh(*codecs: EnvelopeCodec, canaries: bool = False) -> None:
         if canaries:
             refresher._canaries._next = refresher._canaries._owed_at = 0.0
         refresher.step()
+
+
+def command(*arguments: str) -> dict[str, Any]:
+    """The JSON answer of one `mcpkeys` command, run in this process under this process's environment."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main([*arguments, "--output", "json"])
+    answer: dict[str, Any] = json.loads(out.getvalue())
+    assert answer["exit"] == code
+    return answer
