@@ -16,7 +16,7 @@ from typing import Any
 
 from mcpkeys import registry
 from mcpkeys.clock import Clock, SystemClock
-from mcpkeys.errors import KeysetLocked, KmsUnreachable, McpkeysError, PluginError
+from mcpkeys.errors import KeysetLocked, KmsDenied, KmsUnreachable, McpkeysError, PluginError
 from mcpkeys.kms import DATA_KEY_BYTES, Kms, Wrap, WrapContext, identity, scheme_of
 from mcpkeys.patience import CALL_SECONDS, Patience
 
@@ -210,7 +210,9 @@ def _all_failed(context: WrapContext, errors: list[tuple[str, McpkeysError]]) ->
             next="mcpkeys doctor --as-server tells each KEK apart",
             throttled=any(error.throttled for error in unreachable),
         )
-    return KeysetLocked(
+    # Where every KEK denies, rights are missing and nothing else is known to be wrong.
+    final = KmsDenied if all(isinstance(error, KmsDenied) for _, error in errors) else KeysetLocked
+    return final(
         f"no KEK unwrapped the {context.purpose} key {context.kid}",
         why=why,
         next="mcpkeys doctor --as-server tells each KEK apart",
