@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 from docs.pages import DOCS, PAGES, ROOT, name, prose
 
+TELEMETRY = set(re.findall(r'"(mcpkeys[a-z_.]+)"', (ROOT / "src/mcpkeys/metrics.py").read_text(encoding="utf-8")))
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 CODE = re.compile(r"`[^`\n]*`")
 
@@ -64,3 +67,28 @@ def test_the_pages_load_nothing_from_elsewhere() -> None:
         if page.suffix in (".md", ".css", ".svg"):
             text = page.read_text(encoding="utf-8")
             assert not re.search(r"(?:src|href)=[\"']https?:|url\((?!#)|@import|<script", text), page
+
+
+def test_pages_that_the_source_names_exist() -> None:
+    for folder in ("src", "plugins", "cli", "scripts", "monitoring", "tests", "examples"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".py", ".yaml", ".json", ".md", ".toml"):
+                for named in re.findall(r"(?<![\w/.-])docs/[\w/-]+\.md\b", path.read_text(encoding="utf-8")):
+                    assert (ROOT / named).exists(), f"{path.relative_to(ROOT)}: {named}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_modules_and_names_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for module in (
+        {*re.findall(r"`(mcpkeys(?:_\w+)?(?:\.[a-z_]+)*)`", text)} - TELEMETRY - {"mcpkeys_keyset", "mcpkeys.stores"}
+    ):
+        try:
+            found = find_spec(module)
+        except ModuleNotFoundError:
+            found = None
+        last = module.rpartition(".")
+        assert found is not None or hasattr(import_module(last[0]), last[2]), f"{name(page)}: {module}"
+    for module, names in re.findall(r"^from (mcpkeys[\w.]*) import ([\w, ]+)$", text, re.M):
+        for imported in names.split(","):
+            assert hasattr(import_module(module), imported.strip()), f"{name(page)}: {imported} of {module}"
