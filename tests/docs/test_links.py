@@ -12,6 +12,8 @@ import pytest
 from docs.pages import DOCS, PAGES, ROOT, name, prose
 
 TELEMETRY = set(re.findall(r'"(mcpkeys[a-z_.]+)"', (ROOT / "src/mcpkeys/metrics.py").read_text(encoding="utf-8")))
+# Written by the benchmarks and with the attacks; the builder leaves out what is not there yet.
+AWAITED = {"performance.md", "explanation/threat-model.md"}
 LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 CODE = re.compile(r"`[^`\n]*`")
 
@@ -56,7 +58,7 @@ def test_every_page_can_be_reached() -> None:
         path = page.relative_to(DOCS).as_posix()
         assert f'"{path}"' in navigation or f"({page.name})" in index, f"{path} is in no menu"
     for path in re.findall(r'= "([\w/.-]+\.md)"', navigation):
-        assert (DOCS / path).exists(), path
+        assert (DOCS / path).exists() or path in AWAITED, path
 
 
 def test_the_pages_load_nothing_from_elsewhere() -> None:
