@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,11 +20,11 @@ def test_a_fleet_that_starts_at_once_stays_within_quotas_and_is_current_within_t
     print(fleet.tell(numbers))
     assert not numbers.failures
     assert numbers.started == instances
-    assert numbers.start_granted == 4 * instances, "three live keys and the report key, none of them twice"
+    canaries = 5 + instances // 100  # within these two minutes
+    assert 0 <= numbers.start_granted - 4 * instances <= canaries, "three live keys and the report key, none twice"
     assert numbers.start_busiest_second <= fleet.KMS_QUOTA
     assert numbers.store_busiest_second <= fleet.STORE_QUOTA
     assert numbers.start_seconds < 60
     assert numbers.start_calls <= 12 * instances, "refused calls are spread, not repeated at once"
     assert numbers.converged
     assert all(seconds <= 2 * fleet.REFRESH for seconds in numbers.converged.values()), numbers.converged
-    assert "fleet" in sys.modules
