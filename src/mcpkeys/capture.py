@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
 
 from mcpkeys.call import CARRIERS, NOT_GIVEN, NotGiven
+from mcpkeys.wrapped import joined
 
 MAX_LINE_BYTES: Final = 8 << 20
 """Twice the SDK's limit for a body: a longer line is counted and skipped."""
@@ -92,12 +93,10 @@ def scan(lines: Iterable[bytes]) -> Iterator[Captured]:
             A first line that opens a JSON document without closing it makes everything up to `MAX_DOCUMENT_BYTES`
             one document.
     """
-    number = 0
     waiting: list[bytes] | None = None
     size = 0
     at: float | None = None
-    for line in lines:
-        number += 1
+    for number, line in joined(lines):
         if len(line) > MAX_LINE_BYTES:
             yield Captured("too_long", number)
             continue
