@@ -59,7 +59,7 @@ class EnvelopeCodec:
         self._mint_sdk = mint_sdk
         self._closed = False
         self._threaded = False
-        self._swapping = threading.Lock()
+        self._swapping = threading.RLock()  # a signal handler may close the codec amid a swap
         self._refusals: dict[tuple[str, str], itertools.count[int]] = {}
         self._use(Ring(name="", keys=()))
 
@@ -422,7 +422,7 @@ class EnvelopeCodec:
     def after_fork(self) -> None:
         """For `lifetime`, in the child: its own id, prefix and thread."""
         refresher = self._refresher
-        self._swapping = threading.Lock()
+        self._swapping = threading.RLock()
         if refresher is None:
             self._instance.redraw()
         else:
