@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from mcpkeys.authoring import whoami
-from mcpkeys.errors import SettingError
 from mcpkeys.keyset import MAX_BODY_BYTES
 from mcpkeys.restorer import restore
 from mcpkeys_cli.options import author_of, keyset_options, output_option
@@ -20,14 +19,14 @@ EPILOG = """Examples:
 
 \b
   mcpkeys verify backup.json                                   is it whole, and which generation?
-  mcpkeys restore backup.json --reason "bucket was emptied" --dry-run
+  mcpkeys restore backup.json --dry-run
   mcpkeys restore backup.json --reason "bucket was emptied"
 """
 
 
 @click.command("restore", epilog=EPILOG)
 @click.argument("file")
-@click.option("--reason", metavar="R", default="", help="Why; required, recorded in the history.")
+@click.option("--reason", metavar="R", default="", help="Why; recorded in the history.")
 @click.option("--above", type=click.IntRange(0, 2**53 - 2), default=0, metavar="N", help="A generation that was seen.")
 @click.option("--lose-kid", "lose", multiple=True, metavar="K", help="A key you know is lost; its rounds are refused.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done.")
@@ -45,13 +44,6 @@ def command(
     **given: Any,
 ) -> Answer:
     """Sign FILE (or - for stdin), an old keyset document, above every generation seen. No retired key returns."""
-    if not reason.strip():
-        raise SettingError(
-            "a restore has a reason",
-            why="whoever reads the history wants to know why the past came back",
-            next=f'mcpkeys restore {file} --reason "why"',
-            code="reason-missing",
-        )
     body = sys.stdin.buffer.read(MAX_BODY_BYTES + 1) if file == "-" else read_file(file, MAX_BODY_BYTES)
     with author_of(given) as author:
         revised, told = restore(

@@ -80,6 +80,13 @@ def decide(backup: Keyset, known: Evidence, *, now: float, reason: str, who: str
     refusal = _lost(base, other, informed, known)
     if refusal is not None:
         return refusal
+    if backup.audience != base.audience and not reason.strip() and _runs(base, known):
+        return unsafe(
+            "restore-audience",
+            f"servers run, and rounds under the audience {base.audience!r} are refused once they restart with "
+            f"{backup.audience!r}",
+            'stop the servers first, or say why it has to be: --reason "..."',
+        )
     at = to_ms(now)
     keys = _merged(base, other, informed, at)
     fields: dict[str, Any] = {"keys": keys, "generation": seen + 1, "rotation": _rotation(base, keys, known, at)}
@@ -96,6 +103,12 @@ def decide(backup: Keyset, known: Evidence, *, now: float, reason: str, who: str
     document = replace(document, history=(*document.history[:-1], replace(document.history[-1], generation=seen + 1)))
     then = f"mcpkeys status --watch until all hold generation {seen + 1}; then MCPKEYS_MIN_GENERATION={seen + 1}"
     return Revision("do", what, then, document, "do", _effects(backup, base, keys, document))
+
+
+def _runs(base: Keyset, known: Evidence) -> bool:
+    """Whether anybody may be serving."""
+    reporting = any(entry.report.state != "farewell" for entry in known.reports)
+    return reporting or bool(known.claims) or base.evidence == "attest"
 
 
 def _unseen(known: Evidence, seen: int) -> Revision | None:

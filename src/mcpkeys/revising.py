@@ -94,7 +94,7 @@ def restored_backup(observed: Observed) -> Revision | None:
     """The refusal of a stored document that is older than what instances hold; None where it is not."""
     received = {entry.report.instance: entry for entry in observed.gathered.received}
     why = restored(observed.stored.keyset, received)
-    return None if why is None else unsafe("gate-restored", why, "mcpkeys restore FILE --reason R")
+    return None if why is None else unsafe("gate-restored", why, "mcpkeys restore FILE")
 
 
 @dataclass(frozen=True, slots=True)
