@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import click
@@ -69,6 +70,16 @@ def command(
     to = _to(phase, auto, rollback, emergency)
     if once and not auto:
         raise SettingError("--once goes with --auto", next="mcpkeys rotate --auto --once", code="usage")
+    if once and waiting is not None:
+        raise SettingError(
+            "--once never waits", next="leave --wait out; run it again, or use --auto alone", code="usage"
+        )
+    if kid is not None and not emergency:
+        raise SettingError(
+            "--kid names a key to burn, and goes with --emergency",
+            next=f"mcpkeys rotate --emergency --kid {shlex.quote(kid)} --reason R --dry-run",
+            code="usage",
+        )
     step = Step(
         to=to,
         rotation=rotation,

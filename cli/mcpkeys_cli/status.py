@@ -18,6 +18,7 @@ from mcpkeys_cli.options import DURATION, author_of, carried, keyset_options, ou
 from mcpkeys_cli.output import Answer, colour, duration, escape, moment, note, paint, relative, table
 
 GROUP_ABOVE = 12
+BAR = 24
 _COLOURS = {
     "serving": "green",
     "lagging": "yellow",
@@ -215,7 +216,21 @@ def _roll_out(view: FleetView) -> list[str]:
 
 def _waiting(view: FleetView, now: float) -> list[str]:
     plan = view.due
-    lines = [f"next step: {escape(plan.why)}"]
+    step = (
+        f"phase {plan.to}" if isinstance(plan.to, int) else {"rollback": "the rollback"}.get(plan.to, "the next step")
+    )
+    if plan.verdict in ("unsafe", "not_yet"):
+        told = paint(f"{step} waits:", "red" if plan.verdict == "unsafe" else "yellow", sys.stdout)
+    else:
+        told = paint(f"{step} can be taken now:", "green", sys.stdout)
+    lines = [f"{told} {escape(plan.why)}"]
     if view.earliest is not None and view.earliest > now:
-        lines.append(f"earliest: {moment(to_ms(view.earliest), now)}")
+        lines.append(f"{_bar(view.phase_since, now, view.earliest)} earliest: {moment(to_ms(view.earliest), now)}")
     return lines
+
+
+def _bar(begun: float, now: float, end: float) -> str:
+    """How much of the wait is over."""
+    share = min(1.0, max(0.0, (now - begun) / max(end - begun, 0.001)))
+    full = int(share * BAR)
+    return f"[{'#' * full}{'-' * (BAR - full)}]"

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 
 from mcpkeys.gates import Assessment
 from mcpkeys.keyset import Keyset, Rotation, StepEvidence
-from mcpkeys.standing import NOBODY_RUNS
+from mcpkeys.standing import NOBODY_RUNS, StandingState
 from mcpkeys.steps import Blocking, Plan, Step, To, named
 
 FOLLOW = "mcpkeys status --watch"
 STATUS = "mcpkeys status"
+_HEARD: tuple[StandingState, ...] = ("confirmed", "lagging", "joining", "clock", "contradicting", "farewell")
 _GONE = ("gate-silent", "gate-report-missing", "gate-report-rejected")
 
 
@@ -60,7 +61,7 @@ def refused(keyset: Keyset, step: Step, to: To, found: Assessment) -> Plan | Non
         why="; ".join(why for _, why in reasons[:3]),
         blocking=blocking,
         earliest=found.safe_at / 1000,
-        next=_then(step, to, code, blocking),
+        next=_then(step, to, code, blocking, heard=bool(found.ids(*_HEARD))),
         document=None,
         code=code,
         to=to,
@@ -82,7 +83,11 @@ def _many(alike: list[Blocking]) -> str:
     return f"{len(alike)} instances, " if len(alike) > 1 else ""
 
 
-def _then(step: Step, to: To, code: str, blocking: tuple[Blocking, ...]) -> str:
+def _then(step: Step, to: To, code: str, blocking: tuple[Blocking, ...], *, heard: bool) -> str:
+    if code in _GONE and not heard:
+        # Not one instance is heard of: the store, this machine's view of it or everything is down. Naming the whole
+        # fleet as stopped is the last thing to try.
+        return "mcpkeys doctor"
     stopped = {entry.instance for entry in blocking if entry.late and entry.code in (*_GONE, "gate-joining")}
     if stopped and code in (*_GONE, "gate-joining"):
         return naming(to, stopped | (set(step.allow_missing) if to == 2 else set()))
