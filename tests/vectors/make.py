@@ -473,8 +473,8 @@ def reported() -> dict[str, Any]:
     body = reports.encode(report(), REPORT_KEY).decode()
     value = reports.to_json(report())
     return {
-        "about": "A report: HMAC-SHA256 under the report key over `mcpkeys/report/1` 0x00 and the RFC 8785 form without "
-        "`mac`.",
+        "about": "A report: HMAC-SHA256 under the report key over `mcpkeys/report/1` 0x00 and the RFC 8785 form "
+        "without `mac`.",
         "report_key": REPORT_KEY.hex(),
         "keyset": NAME,
         "report": body,
