@@ -134,3 +134,28 @@ def test_the_command_line_reference_is_the_programs_own() -> None:
 
     script = runpy.run_path(str(ROOT / "scripts" / "cli_reference.py"), run_name="cli_reference")
     assert script["PAGE"].read_text(encoding="utf-8") == script["page"](), "run: python scripts/cli_reference.py"
+
+
+def examples(command: click.Command) -> list[str]:
+    """The command lines of a help text's examples, without the words that explain them."""
+    found = []
+    for line in (command.epilog or "").splitlines():
+        for part in re.split(r" {3,}|Examples?: ", line.strip()):
+            if re.match(r"(?:[a-z]+ .*\| *)?mcpkeys |eval ", part):
+                found.append(part)
+    return found
+
+
+@pytest.mark.parametrize("word", [word for word, (module, _) in COMMANDS.items() if find_spec(module) is not None])
+def test_every_help_text_has_examples_that_parse(word: str) -> None:
+    command = cli.get_command(click.Context(cli, info_name="mcpkeys"), word)
+    assert command is not None
+    own = [example for example in examples(command) if f"mcpkeys {word}" in example]
+    assert own, f"mcpkeys {word} --help has no example"
+    for example in own:
+        for words in commands(example):
+            if words[0] == "mcpkeys":
+                try:
+                    parse(words[1:])
+                except click.UsageError as exc:
+                    pytest.fail(f"{example}: {exc.format_message()}")

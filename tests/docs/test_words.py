@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import tomllib
 
 import pytest
 from docs.codes import SOURCES, codes, events
@@ -29,7 +30,11 @@ def rows(path: str, heading: str = "") -> set[str]:
     if heading:
         text = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
         assert text, heading
-    return {word for line in re.findall(r"^\| (`[^|]*) \|", text, re.M) for word in re.findall(r"`([^`]+)`", line)}
+    return {
+        word
+        for line in re.findall(r"^\| ((?:\(none\), )?`[^|]*) \|", text, re.M)
+        for word in re.findall(r"`([^`]+)`", line)
+    }
 
 
 def classes() -> dict[str, type[errors.McpkeysError]]:
@@ -97,6 +102,14 @@ def test_every_metric_and_span_is_documented_and_none_else() -> None:
     text = page("reference/observability.md").partition("## Metrics\n")[2]
     assert set(re.findall(r"`(mcpkeys\.[a-z_.]+[a-z])`", text)) == names
     assert "mcpkeys.kms.<operation>" in text
+
+
+@pytest.mark.parametrize(("group", "heading"), [("kms", "KEKs"), ("stores", "Keysets")])
+def test_every_scheme_is_documented(group: str, heading: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert rows("reference/uris.md", heading) == set(project["entry-points"][f"mcpkeys.{group}"])
+    for scheme in project["entry-points"][f"mcpkeys.{group}"]:
+        assert scheme in TOPICS["uris"]
 
 
 def test_the_reasons_are_the_codecs_own() -> None:
