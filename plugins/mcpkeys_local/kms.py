@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from mcpkeys.errors import KekUnusable, KmsUnreachable, UnwrapRefused
 from mcpkeys.kms import KekState, Wrap, WrapContext, identity, scheme_of
 from mcpkeys_local.kekfile import read_kek
-from mcpkeys_local.path import path_of, uri_of
+from mcpkeys_local.path import hazards_of, path_of, uri_of
 
 _FORMAT = b"\x01"
 _NONCE_BYTES = 12
@@ -96,6 +96,10 @@ class LocalKms:
         except KekUnusable as error:
             return KekState(os.path.lexists(self.path), False, detail=f"{error.what}: {error.why}".rstrip(": "))
         return KekState(True, True, kek.version, kek.version, kek.detail)
+
+    def hazards(self, *, deadline: float) -> list[str]:
+        """What lets other users replace the file: for `mcpkeys doctor`."""
+        return hazards_of(self.path)
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
+import stat
 from urllib.parse import quote, unquote_to_bytes
 
 from mcpkeys.errors import UriError
@@ -41,6 +43,18 @@ def checked(path: str, given: str, example: str) -> str:
         why = "it contains `..`, whose meaning depends on symbolic links"
         raise UriError(f"{given!r} is refused", why=why, next=f"write the path without it, for example {example}")
     return "/" + posixpath.normpath(path).lstrip("/")
+
+
+def hazards_of(path: str) -> list[str]:
+    """What about the folder of a file lets other users replace it, one sentence each: for `mcpkeys doctor`."""
+    folder = posixpath.dirname(path) or "/"
+    try:
+        mode = os.stat(folder).st_mode
+    except OSError:
+        return []
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        return [f"any user may replace files in {folder} (mode {stat.S_IMODE(mode):04o})"]
+    return []
 
 
 def uri_of(path: str, scheme: str) -> str:

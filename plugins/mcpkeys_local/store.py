@@ -20,7 +20,7 @@ from mcpkeys.errors import (
 )
 from mcpkeys.store import MAX_BODY_BYTES, MAX_REPORT_BYTES, Found, check_instance, scheme_of
 from mcpkeys_local.lock import writer_lock
-from mcpkeys_local.path import checked, path_of, uri_of
+from mcpkeys_local.path import checked, hazards_of, path_of, uri_of
 from mcpkeys_local.replacement import OwnerLost, replace_file, sweep, write_small
 from mcpkeys_local.snapshot import NotRegular, Snapshot, read_snapshot, version_of
 
@@ -155,6 +155,10 @@ class FileStore:
         read-only place works too; on a network filesystem the server stamps reports by a clock of its own."""
         _in_time(deadline)
         return time.time(), _RESOLUTION
+
+    def hazards(self, *, deadline: float) -> list[str]:
+        """What lets other users replace the file: for `mcpkeys doctor`."""
+        return hazards_of(self.path)
 
     def close(self) -> None:
         """Nothing is held open."""

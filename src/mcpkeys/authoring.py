@@ -218,7 +218,7 @@ class Author:
                 raise KeysetMismatch(
                     f"the keyset is wrapped by {uri}, which is not pinned here",
                     why=f"pinned: {', '.join(self.keks.uris) or 'none'}",
-                    next="add it to MCPKEYS_KEKS, or take it out of the keyset: mcpkeys rewrap --remove-kek",
+                    next="add it to MCPKEYS_KEKS, or take it out of the keyset: mcpkeys rewrap --remove-kek URI",
                     code="kek-unpinned",
                 )
             if identity(uri) not in self._skip:

@@ -37,7 +37,7 @@ def check_kek(seen: Diagnosis, kms: Kms, keyset: Keyset | None, name: str) -> No
         _round_trip(seen, kms, name)
     elif not uri.startswith("local:") and (opened or isinstance(state, KekState)):
         _may_wrap(seen, kms, name)
-    _excess(seen, kms)
+    check_excess(seen, kms.uri, kms)
 
 
 def _credentials(seen: Diagnosis, kms: Kms) -> None:
@@ -201,12 +201,15 @@ def _may_wrap(seen: Diagnosis, kms: Kms, name: str) -> None:
         )  # fmt: skip
 
 
-def _excess(seen: Diagnosis, plugin: Kms) -> None:
-    check_excess(seen, plugin.uri, plugin)
-
-
 def check_excess(seen: Diagnosis, subject: str, plugin: object) -> None:
-    """Rights beyond the role, where the plugin can tell."""
+    """Rights beyond the role, and what others may do, where the plugin can tell."""
+    look = hook(plugin, "hazards")
+    if look is not None:
+        for hazard in seen.attempt(subject, "hazards", lambda: list(look(deadline=soon()))) or ():
+            seen.found(
+                subject, "hazards", "warned", "hazard", str(hazard), "whoever can replace it can stop the service",
+                "take that right away: chmod o-w",
+            )  # fmt: skip
     ask = hook(plugin, "excess_rights")
     if ask is None:
         return

@@ -88,7 +88,7 @@ def _ask(author: Author, keyset: Keyset, request: Request, states: dict[str, Kek
             raise KeysetMismatch(
                 f"the keyset is wrapped by {uri}, which is not pinned here",
                 why=f"pinned: {', '.join(author.keks.uris) or 'none'}",
-                next="add it to MCPKEYS_KEKS, or take it out of the keyset: mcpkeys rewrap --remove-kek",
+                next="add it to MCPKEYS_KEKS, or take it out of the keyset: mcpkeys rewrap --remove-kek URI",
                 code="kek-unpinned",
             )
     for uri in dict.fromkeys((*keks, *sign_keks)):

@@ -127,6 +127,16 @@ def test_what_the_fleet_says_of_its_keks_is_told(shell, tmp_path):
         assert "wrap-health" in codes(shell.json("doctor"))
 
 
+def test_a_folder_in_which_anybody_may_replace_files_is_warned_of(shell, tmp_path):
+    shell.init()
+    tmp_path.chmod(0o777)
+    answer = shell.json("doctor")
+    assert (answer["exit"], codes(answer)) == (0, ["hazard", "hazard"])
+    assert str(tmp_path) in answer["findings"][0]["what"]
+    tmp_path.chmod(0o1777)
+    assert shell.json("doctor")["findings"] == []
+
+
 def test_text_ends_with_the_next_step(shell):
     shell.init()
     assert shell.run("doctor").out.rstrip().splitlines()[-1] == "next: mcpkeys status"

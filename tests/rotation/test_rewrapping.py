@@ -18,6 +18,7 @@ from mcpkeys.stepping import take
 from mcpkeys.steps import Step
 from mcpkeys.testing.fakekms import FakeKek
 from mcpkeys.testing.fakestore import FakePlace
+from mcpkeys.testing.leaks import leaked, shown
 
 
 class World:
@@ -38,6 +39,14 @@ class World:
     def keyset(self) -> Keyset:
         assert self.place.document is not None
         return document.read(self.place.document.body)
+
+    def secrets(self, kek: FakeKek) -> list[bytes]:
+        """Every key of the keyset in the clear."""
+        keyset = self.keyset
+        items = [("seal", key.kid, key.wrapped) for key in keyset.live]
+        items += [("report", keyset.report_key.kid, keyset.report_key.wrapped)]
+        items += [("sign", keyset.signer.kid, keyset.signer.wrapped)]
+        return [kek.unseal(wraps[0].blob, rewrapping.WrapContext(p, "fleet", kid)) for p, kid, wraps in items]
 
     def opens(self, kek: FakeKek) -> bool:
         """Whether this KEK alone opens every live key, the report key and the signer, and to the same keys."""
@@ -99,10 +108,16 @@ def test_whichever_call_fails_it_is_all_or_nothing(hides):
         world = World(one)
         one.rotate()
         before = world.keyset
+        secrets = world.secrets(one)
         calls = fail_at(failing + 1, one, two)
         try:
             rewrap(world.author(two), Request(add=uris(two)))
-        except McpkeysError:
+        except McpkeysError as error:
+            told = shown(error, skip=(__file__,))
+        else:
+            told = ""
+        assert not leaked(told, secrets), f"call {failing + 1}"
+        if told:
             assert world.keyset == before
             continue
         if world.keyset != before:
