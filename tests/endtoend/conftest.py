@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import socket
+import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from cli.conftest import Shell
 from endtoend.wire import BaoWire
+from servers.gcpkms import GcpKmsDouble, ServiceAccount, make_certificates
 from servers.moto import aws, faulty, moto
 from servers.openbao import Bao, dev_server
 
-from mcpkeys import keks, patience
+from mcpkeys import authoring, keks, patience
 
 __all__ = ["aws", "faulty", "moto"]
 FOREIGN = ("AWS_", "VAULT_", "BAO_", "MCPKEYS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
@@ -64,6 +70,69 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> float:
     """The budget of all unwraps shortened from 10 seconds to this, that of a call from 2 to a half of it."""
     seconds = 0.8
     monkeypatch.setitem(patience.Patience.__init__.__kwdefaults__, "total", seconds)
-    for module in (patience, keks):
+    monkeypatch.setitem(patience.Patience.__init__.__kwdefaults__, "throttled", seconds)
+    for module in (patience, keks, authoring):
         monkeypatch.setattr(module, "CALL_SECONDS", seconds / 2)
     return seconds
+
+
+@pytest.fixture(scope="session")
+def account() -> ServiceAccount:
+    return ServiceAccount()
+
+
+@pytest.fixture(scope="session")
+def google_server(account: ServiceAccount) -> Iterator[GcpKmsDouble]:
+    with GcpKmsDouble() as double:
+        double.accept = account.accept
+        yield double
+
+
+@pytest.fixture
+def google(
+    shell: Shell, google_server: GcpKmsDouble, account: ServiceAccount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[GcpKmsDouble]:
+    """The double of Google Cloud KMS, found as Google's own is but for the TLS: gRPC reads its CA once a process."""
+    import grpc
+
+    file = tmp_path / "service-account.json"
+    file.write_text(json.dumps(account.info()))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    monkeypatch.setenv("MCPKEYS_GCP_KMS_ENDPOINT", google_server.endpoint)
+    shell.environ["MCPKEYS_GCP_KMS_ENDPOINT"] = google_server.endpoint
+    monkeypatch.setattr(
+        grpc, "secure_channel", lambda target, credentials, options: grpc.insecure_channel(target, options)
+    )
+    yield google_server
+    google_server.faults.clear()
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A TLS server on loopback whose certificate nobody here trusts: its https:// address."""
+    _, chain, private = make_certificates()
+    file = tmp_path_factory.mktemp("stranger") / "server.pem"
+    file.write_bytes(private + chain)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as server:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with contextlib.suppress(OSError):
+                    context.wrap_socket(connection, server_side=True).close()
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield f"https://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture(scope="session")
+def nobody() -> str:
+    """The http:// address of a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"http://127.0.0.1:{server.getsockname()[1]}"
