@@ -10,13 +10,15 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from mcpkeys.errors import McpkeysError
 from mcpkeys_cli.output import Answer, emit, note, of_error
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 # word -> (module, one line for --help, in the order in which a keyset lives)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -57,6 +59,8 @@ class Lazy(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Words without importing what they name: a person waits for the TAB key."""
+        from click.shell_completion import CompletionItem
+
         words = [CompletionItem(word, help=line) for word, (_, line) in COMMANDS.items() if word.startswith(incomplete)]
         return [*words, *click.Command.shell_complete(self, ctx, incomplete)]
 

@@ -119,7 +119,7 @@ def author_of(given: dict[str, Any], *, skip: tuple[str, ...] = (), adding: tupl
         registry.open_store(settings.keyset),
         Keks.open((*settings.keks, *adding)),
         Pins(settings.name, settings.signers, settings.min_generation),
-        skip=skip,
+        skip=tuple(registry.open_kms(uri).uri for uri in skip),  # canonical, as the keyset names it
     )
     try:
         yield author

@@ -346,7 +346,10 @@ def complete(document: Keyset, planned: Layout, made: Mapping[str, Mapping[str, 
     signer, report_key = document.signer, document.report_key
     return replace(
         document,
-        keys=tuple(replace(key, wrapped=after.get(key.kid, key.wrapped)) for key in document.keys),
+        # Wraps that were kept long enough are gone by this very write, and stay gone.
+        keys=tuple(
+            replace(key, wrapped=after.get(key.kid, key.wrapped)) if key.wrapped else key for key in document.keys
+        ),
         report_key=replace(report_key, wrapped=after.get(report_key.kid, report_key.wrapped)),
         signer=replace(signer, wrapped=after.get(signer.kid, signer.wrapped)),
     )

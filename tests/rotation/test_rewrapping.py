@@ -6,6 +6,7 @@ import pytest
 
 from mcpkeys import document, rewrapping
 from mcpkeys.authoring import Author
+from mcpkeys.clock import SystemClock
 from mcpkeys.errors import KmsUnreachable, McpkeysError
 from mcpkeys.keks import Keks
 from mcpkeys.keyset import Keyset
@@ -21,12 +22,22 @@ from mcpkeys.testing.fakestore import FakePlace
 from mcpkeys.testing.leaks import leaked, shown
 
 
+class Calendar(SystemClock):
+    """The store's clock, so many days ahead."""
+
+    days = 0
+
+    def time(self) -> float:
+        return super().time() + self.days * 86_400
+
+
 class World:
     """A keyset in memory under one or more fake KEKs."""
 
     def __init__(self, *keks: FakeKek) -> None:
         self.keks = list(keks)
-        self.place = FakePlace()
+        self.clock = Calendar()
+        self.place = FakePlace(clock=self.clock)
         author = self.author()
         made, _ = author.create("fleet", audience="fleet", sign_keks=[kek.uri for kek in keks], now_ms=1)
         self.signer = made.signer.public
@@ -185,6 +196,18 @@ class Quick:
 
     def sleep(self, seconds: float) -> None:
         self.at += 0.0 if seconds < 0.001 else 5.0
+
+
+def test_wraps_that_were_kept_long_enough_are_not_made_anew():
+    one, two = FakeKek("fake:///one"), FakeKek("fake:///two")
+    world = World(one)
+    kid = world.keyset.minting.kid
+    take(world.author(), Step("emergency", kid=kid, reason="leaked", who="test"))
+    world.clock.days = 31
+    assert rewrap(world.author(two), Request(add=uris(two))).revised.written is not None
+    old = world.keyset.key(kid)
+    assert old is not None
+    assert old.wrapped == ()
 
 
 def test_a_wrap_that_does_not_open_again_is_never_written():
