@@ -212,7 +212,8 @@ def _union(one: tuple[Wrap, ...], other: tuple[Wrap, ...]) -> tuple[Wrap, ...]:
 def _rotation(base: Keyset, keys: Iterable[Key], known: Evidence, at: int) -> Rotation | None:
     """The base's rotation where its keys stand as it left them; else one that has ended, so that phase 3 cleans up."""
     states = {key.kid: key.state for key in keys if key.state != "retired"}
-    if states == {key.kid: key.state for key in base.live}:
+    same = states == {key.kid: key.state for key in base.live}
+    if same and (base.rotation is not None or len(states) == 1):
         return base.rotation
     present = tuple(sorted(e.report.instance for e in known.reports if e.report.state != "farewell"))
     minter = next(kid for kid, state in states.items() if state == "minting")

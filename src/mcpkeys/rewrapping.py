@@ -195,6 +195,14 @@ def decide(
         ConfigurationError: the last KEK is removed, a KEK is both added and removed, or there would be too many.
     """
     planned = layout(keyset, request, states)
+    bare = [item.context.kid for item in planned.items if item.live and not item.kept and not item.todo]
+    if bare:
+        raise ConfigurationError(
+            f"the key {bare[0]} would be wrapped by nothing",
+            why="the KEKs that stay are skipped and have not wrapped it",
+            next="remove the old KEK once the skipped one answers: mcpkeys rewrap --add-kek first",
+            code="kek-last",
+        )
     moves = not (_exactly(planned.keks, keyset.keks) and _exactly(planned.sign_keks, keyset.sign_keks))
     if not planned.due and not moves:
         silent = [uri for uri in planned.keks if not request.renew and _shows_no_version(states.get(identity(uri)))]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcpkeys import document, rewrapping
 from mcpkeys.authoring import Author
 from mcpkeys.clock import SystemClock
-from mcpkeys.errors import KmsUnreachable, McpkeysError
+from mcpkeys.errors import ConfigurationError, KmsUnreachable, McpkeysError
 from mcpkeys.keks import Keks
 from mcpkeys.keyset import Keyset
-from mcpkeys.kms import KekState, identity
+from mcpkeys.kms import KekState, Wrap, identity
 from mcpkeys.loading import Pins
 from mcpkeys.revising import Fleet
 from mcpkeys.rewrapper import rewrap
@@ -233,8 +237,6 @@ def test_replicas_of_one_multi_region_key_are_one_kek():
 
 
 def test_an_attesting_fleet_loses_a_kek_only_by_a_word():
-    from dataclasses import replace
-
     one, two = FakeKek("fake:///one"), FakeKek("fake:///two")
     keyset = replace(World(one, two).keyset, evidence="attest")
     states = {identity(two.uri): KekState(True, True, "1", "1")}
@@ -259,3 +261,70 @@ def test_who_writes_meanwhile_wins_and_is_named():
     assert lost.value.code == "conflict"
     assert "alice@console" in lost.value.why
     assert world.keyset.generation == 2
+
+
+NAMES = [f"fake:///{n}" for n in range(4)]
+
+
+@given(
+    keks=st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True),
+    add=st.lists(st.sampled_from(NAMES), max_size=2, unique=True),
+    remove=st.lists(st.sampled_from(NAMES), max_size=2, unique=True),
+    skip=st.lists(st.sampled_from(NAMES), max_size=1),
+    newest=st.dictionaries(st.sampled_from(NAMES), st.sampled_from(["1", "2"])),
+    renew=st.booleans(),
+    seed=st.randoms(use_true_random=False),
+)
+def test_after_a_rewrap_every_live_key_has_the_wraps_it_should_have(keks, add, remove, skip, newest, renew, seed):
+    def wraps() -> tuple[Wrap, ...]:
+        some = [name for name in keks if seed.random() < 0.7] or keks[:1]
+        return tuple(Wrap(name, seed.choice("12"), b"old") for name in some)
+
+    keyset = replace(
+        PLAIN,
+        keks=tuple(keks),
+        sign_keks=tuple(keks),
+        keys=(replace(PLAIN.keys[0], wrapped=wraps()),),
+        report_key=replace(PLAIN.report_key, wrapped=wraps()),
+        signer=replace(PLAIN.signer, wrapped=wraps()),
+    )
+    request = Request(add=tuple(add), remove=tuple(remove), skip=tuple(skip), renew=renew)
+    states = {name: KekState(True, True, version, "1") for name, version in newest.items()}
+    fleet = Fleet((), frozenset(), ())
+    try:
+        revision, planned = rewrapping.decide(keyset, fleet, request, states, now=10.0)
+    except ConfigurationError as exc:
+        refusal = exc.code
+    else:
+        refusal = ""
+    if refusal:
+        assert refusal in ("kek-last", "kek-both")
+        return
+    if revision.document is None:
+        assert revision.verdict == "done"
+        assert planned.due == ()
+        return
+    new = {i.context.kid: {k: Wrap(k, newest.get(k, ""), b"new") for k, _ in i.todo} for i in planned.due}
+    after = rewrapping.complete(revision.document, planned, new)
+    assert after.generation == keyset.generation + 1
+    before = {item.kid: {wrap.kek: wrap for wrap in item.wrapped} for item in wrapped_items(keyset)}
+    for item in wrapped_items(after):
+        have = {wrap.kek: wrap for wrap in item.wrapped}
+        assert have, "a key without a wrap opens nowhere"
+        assert set(have) == {name for name in after.keks if name not in skip or name in before[item.kid]}
+        for name, wrap in have.items():
+            if name in skip:
+                assert wrap == before[item.kid][name]
+            elif name in newest:
+                assert wrap.version == newest[name]
+    # Doing it again changes nothing, where versions show.
+    if not renew:
+        again, _ = rewrapping.decide(after, fleet, request, states, now=11.0)
+        assert again.verdict == "done"
+
+
+def wrapped_items(keyset: Keyset) -> tuple:
+    return (*keyset.live, keyset.report_key, keyset.signer)
+
+
+PLAIN = World(FakeKek("fake:///0")).keyset
