@@ -147,7 +147,7 @@ class EnvelopeCodec:
         except BaseException:
             loader.close()
             raise
-        lifetime.keep(codec)
+        lifetime.keep(codec, {type(loader.store), *map(type, loader.keks)})
         metrics.watch(codec)
         if thread:
             refresher.start()

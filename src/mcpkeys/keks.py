@@ -40,6 +40,9 @@ class Unwrapped:
     def __repr__(self) -> str:
         return f"Unwrapped(kek={self.kek!r})"
 
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("keys are never pickled or copied")
+
 
 @dataclass(frozen=True, slots=True)
 class Job:

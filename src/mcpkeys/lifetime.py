@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import FrameType
 from typing import Protocol
@@ -29,12 +29,24 @@ class Living(Protocol):
 # they are closed, for their farewell must not depend on the garbage collector.
 _kept: dict[int, Living] = {}
 _known: weakref.WeakValueDictionary[int, Living] = weakref.WeakValueDictionary()
+_plugins: set[type] = set()
+_turn = 0
 _sigterm_held = False
 
 
-def keep(codec: Living) -> None:
-    """From now on: told of forks, closed at exit. Until `forget`."""
+def keep(codec: Living, plugins: Iterable[type]) -> None:
+    """From now on: told of forks, closed at exit. Until `forget`.
+
+    `plugins` are the classes that it works with. They may have fork handlers of their own, which renew their locks and
+    were registered when they were loaded; ours has to come after them.
+    """
+    global _turn
     _kept[id(codec)] = codec
+    fresh = set(plugins) - _plugins
+    if fresh and hasattr(os, "register_at_fork"):
+        _plugins.update(fresh)
+        _turn += 1
+        os.register_at_fork(after_in_child=partial(_after_fork_in_child, _turn))
 
 
 def know(codec: Living) -> None:
@@ -91,7 +103,9 @@ def _close_at_exit() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-def _after_fork_in_child() -> None:
+def _after_fork_in_child(turn: int) -> None:
+    if turn != _turn:
+        return
     for codec in [*_kept.values(), *_known.values()]:
         codec.after_fork()
     util = sys.modules.get("multiprocessing.util")
@@ -101,5 +115,5 @@ def _after_fork_in_child() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    os.register_at_fork(after_in_child=partial(_after_fork_in_child, _turn))
 atexit.register(_close_at_exit)

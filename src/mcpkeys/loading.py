@@ -232,6 +232,9 @@ class Loader:
         self._report = None
         self._version = None
 
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("what holds keys is never pickled or copied")
+
     def close(self) -> None:
         """Drop connections; also for the child after fork."""
         self.store.close()

@@ -101,6 +101,7 @@ class Refresher:
         self.early = False
         self._early_at = 0.0
         self._report_told = False
+        self._inherited = False
         self._thread: threading.Thread | None = None
         self._renew()
 
@@ -186,6 +187,10 @@ class Refresher:
     def _step(self, quick: bool) -> None:
         started = Moment.now(self._clock)
         try:
+            if self._inherited:
+                # The parent's connections. Here and not at the fork, which must never wait for a plugin's lock.
+                self.loader.close()
+                self._inherited = False
             self._note(self._refresh(started, quick))
         except McpkeysError as exc:
             self._note(exc)
@@ -361,10 +366,7 @@ class Refresher:
         self._canaries.begin(self._interval())
         # At once: the child serves an inherited ring that nobody knows of yet.
         self.due = self._clock.boottime()
-        try:
-            self.loader.close()
-        except Exception:
-            logger.warning("connections of the parent not dropped", extra={"event": "fork.close"})
+        self._inherited = True
 
     def stop(self) -> None:
         """End the thread (waits at most two seconds for a refresh under way) and say farewell."""

@@ -83,6 +83,9 @@ class Opener:
         self.state = key.state
         self.unseals = key.use.counts(key.state).unseals
 
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("keys are never pickled or copied")
+
 
 class Minter:
     """What sealing needs, prepared: header, derived key, limit. One per ring and prefix.
@@ -102,6 +105,9 @@ class Minter:
         self.use = key.use
         self.seals = key.use.counts(key.state).seals
         self.max_payload = max_payload
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("keys are never pickled or copied")
 
 
 class Ring:

@@ -19,7 +19,7 @@ from servers.fakefleet import Fleet, refresh
 from mcpkeys import EnvelopeCodec
 from mcpkeys.authoring import Author
 from mcpkeys.errors import McpkeysError
-from mcpkeys.keks import Keks
+from mcpkeys.keks import Keks, Unwrapped
 from mcpkeys.loading import Pins
 from mcpkeys.refresh import Moment
 from mcpkeys.testing import FakeClock, FakeKek
@@ -61,7 +61,9 @@ def test_a_codec_and_all_that_hangs_on_it_show_none(fleet: Fleet) -> None:
 def test_keys_are_never_pickled_or_copied(fleet: Fleet, copying) -> None:
     codec = fleet.open()
     plain = EnvelopeCodec.from_secrets([b"a secret of at least thirty-two bytes"])
-    for thing in (codec, codec.ring, codec.ring.keys[codec.ring.minting], plain, plain.ring):
+    loader = codec.refresher.loader
+    things = [codec, codec.ring, codec.ring.keys[codec.ring.minting], plain, plain.ring, loader, *loader._held.values()]
+    for thing in [*things, codec._minter, Unwrapped(loader.report_key, "fake:///kek-1")]:
         with pytest.raises(TypeError):
             copying(thing)
 

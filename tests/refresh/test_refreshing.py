@@ -14,6 +14,7 @@ from mcpkeys.errors import CannotSeal, McpkeysError
 from mcpkeys.keyset import dumps
 from mcpkeys.refresh import POKE_SECONDS
 from mcpkeys.testing import FakeKek
+from mcpkeys.testing.child import in_child
 
 
 def refused(codec, token: str) -> str:
@@ -506,3 +507,72 @@ def test_a_start_that_fails_says_why_and_leaves_nothing_behind(fleet: Fleet) -> 
         fleet.open()
     assert raised.value.code == "kek-unusable"
     assert not fleet.place.stored_reports
+
+
+# --- fork ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_fork_never_waits_for_a_lock_that_a_plugin_held(fleet: Fleet) -> None:
+    """A plugin's `close` may need a lock that the parent's refresh held; its own fork handler may come to renew it."""
+    codec = fleet.open()
+    store, held = codec.refresher.loader.store, threading.Event()
+    lock, done = threading.Lock(), threading.Event()
+
+    def close() -> None:
+        with lock:
+            pass
+
+    def amid_a_call() -> None:
+        with lock:
+            held.set()
+            done.wait(20)
+
+    store.close = close
+    other = threading.Thread(target=amid_a_call)
+    other.start()
+    held.wait(10)
+    parent = codec.status()["instance"]["id"]
+    try:
+        answer = in_child(lambda: f"{codec.status()['instance']['id']} {codec.unseal(codec.seal(b'x')).decode()}")
+    finally:
+        done.set()
+        other.join(10)
+    child, payload = answer.split()
+    assert child != parent
+    assert payload == "x"
+    assert codec.status()["instance"]["id"] == parent
+
+
+def test_a_child_serves_the_ring_that_the_refresh_had_just_adopted(fleet: Fleet) -> None:
+    """The fork may come between the refresher's swap and the codec's, or before any ring of this version was made."""
+    codec = fleet.open()
+    fleet.learn()
+    swap, answers = codec.refresher._swap, []
+
+    def forks_first(ring) -> None:
+        def child() -> str:
+            generation = codec.ring.generation
+            refresh(codec)
+            return f"{generation} {codec.ring.generation}"
+
+        answers.append(in_child(child))
+        swap(ring)
+
+    codec.refresher._swap = forks_first
+    refresh(codec)
+    assert answers == ["2 2"]
+    assert codec.ring.generation == 2
+
+
+def test_a_child_counts_nothing_of_its_parent(fleet: Fleet) -> None:
+    codec = fleet.open()
+    for _ in range(5):
+        codec.seal(b"x")
+
+    def child() -> str:
+        (key,) = codec.status()["keys"]
+        report = codec._instance.report("serving", codec.ring, keyset="fleet", now=1.0, started=1.0)
+        return f"{key['seals']} {dict(report.last_mint)} {len(report.prefixes)} {report.seq}"
+
+    assert in_child(child) == "0 {} 1 1"
+    assert codec.status()["keys"][0]["seals"] == 5
