@@ -264,7 +264,7 @@ class EnvelopeCodec:
                     "the ring is stale",
                     why=f"the last good refresh began {refresher.freshness.age(self._clock):,.0f} s ago, "
                     f"max_stale is {refresher.freshness.max_stale:,.0f} s",
-                    next="bring the store back; mcpkeys status tells what this instance last said",
+                    next="mcpkeys doctor --as-server, on this machine, names what keeps it from store or KEK",
                     code="stale-ring",
                 )
             self._count(_STALE)
