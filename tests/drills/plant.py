@@ -96,10 +96,10 @@ class Fleet:
         self.operator.update(made["settings"])
 
     def rotate(self, *options: str, seconds: float = 40) -> dict[str, Any]:
-        """Repeat a step until it is done: an operator who is sure of himself."""
+        """Repeat a step until it is done, as an operator who is sure of himself does."""
         end = time.monotonic() + seconds
         while True:
-            answer = self.mcpkeys("rotate", *options, "--yes", fine=(0, 6))
+            answer = self.mcpkeys("rotate", *options, "--yes", fine=(0, 5, 6))
             if answer["ok"] or time.monotonic() > end:
                 assert answer["ok"], answer
                 return answer
