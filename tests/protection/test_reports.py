@@ -216,13 +216,13 @@ def test_the_farewell_of_one_instance_is_no_farewell_of_another(fleet: Fleet) ->
     assert answer.blocking[0].code == "gate-report-rejected"
 
 
-def test_ten_thousand_planted_reports_cost_the_operator_time_and_the_servers_nothing(fleet: Fleet) -> None:
+def test_thousands_of_planted_reports_cost_the_operator_time_and_the_servers_nothing(fleet: Fleet) -> None:
     codec = fleet.open()
     body = stored(fleet, lies(fleet, codec))
-    for number in range(10_000):
+    for number in range(2_000):
         plant(fleet, f"{number:022d}", body)
     gathered = fleet.gathered()
-    assert (len(gathered.received), len(gathered.rejected)) == (1, 10_000)
+    assert (len(gathered.received), len(gathered.rejected)) == (1, 2_000)
     reads = fleet.place.gate.calls["reports"]
     refresh(codec)
     assert fleet.place.gate.calls["reports"] == reads

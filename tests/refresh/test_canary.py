@@ -28,9 +28,9 @@ def asked(fleet: Fleet) -> list[int]:
 
 def test_the_nearest_kek_is_asked_about_once_a_day(fleet: Fleet) -> None:
     codec = fleet.open()
-    pass_time(codec, DAY, tick=30)
+    pass_time(codec, DAY, tick=120)
     before = asked(fleet)
-    pass_time(codec, 10 * DAY, tick=300)
+    pass_time(codec, 10 * DAY, tick=1800)
     near, far = (after - now for after, now in zip(asked(fleet), before, strict=True))
     assert 8 <= near <= 13
     assert far == 0
