@@ -169,6 +169,10 @@ class Judge:
             )
         if silent and not self.attesting:
             why = f"silent for {span(self.now - seen)}, {self._holds(report)}"
+            if stops is not None:
+                # Only time is missing: max_stale will prove what silence alone does not.
+                left = stops + self.keyset.skew_seconds * 1000 - self.now
+                return blocked("silent", "gate-silent", f"{why}; max_stale proves it stopped in {span(left)}", False)
             return blocked("silent", "gate-silent", why, True)
         off = self._clock(received)
         if off is not None:

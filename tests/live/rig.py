@@ -160,6 +160,7 @@ async def fleet(
     environ: dict[str, str] | None = None,
     traffic: bool = True,
     ttl: int = TTL,
+    options: tuple[str, ...] = (),
 ) -> AsyncIterator[Rig]:
     """A keyset, its servers, a balancer, traffic; everything has ended afterwards."""
     rig = Rig(folder, places, environ)
@@ -169,6 +170,7 @@ async def fleet(
             *("init", "fleet", "--keyset", keyset or str(folder / "store" / "fleet.keyset.json")),
             *("--kek", kek or f"local://{folder / 'kek.key'}"),
             *("--ttl", f"{ttl}s", "--skew", f"{SKEW}s", "--refresh", f"{REFRESH}s"),
+            *options,
         )
         assert ran.code == 0, ran.answer
         rig.processes.environ = {**rig.processes.environ, **ran.answer["settings"]}

@@ -155,3 +155,29 @@ def test_rollback_from_either_phase(tmp_path: Path) -> None:
         rig.assert_nothing_refused()
 
     asyncio.run(story())
+
+
+def test_what_autoscaling_killed_does_not_block_cron_where_max_stale_proves_it_gone(tmp_path: Path) -> None:
+    """Nobody names anybody: two are killed without a farewell, and the cron job gets there by itself."""
+
+    async def story() -> None:
+        async with fleet(tmp_path, servers=4, places=4, options=("--max-stale", "6s")) as rig:
+            once = ("rotate", "--auto", "--once", "--yes", "--max-age", "0s")
+            codes: list[int] = []
+            for turn in itertools.count():
+                assert turn < 60, codes
+                ran = await rig.mcpkeys(*once)
+                codes.append(ran.code)
+                assert ran.code in (0, 6), ran.answer
+                status = await rig.status()
+                if ran.answer["written"] and status["phase"] in (1, 2):
+                    await rig.kill(rig.running[0])
+                if status["rotation"]["ended"] == "done":
+                    break
+                await asyncio.sleep(1)
+            assert rig.kills == 2
+            assert sorted(entry["state"] for entry in status["instances"]).count("serving") == 2
+            await rig.calls(5)
+        rig.assert_nothing_refused()
+
+    asyncio.run(story())

@@ -397,10 +397,10 @@ def dead_one_with(max_stale: int | None) -> Fleet:
 def test_max_stale_proves_a_dead_instance_harmless_in_time():
     fleet = dead_one_with(300)
     committed = fleet.keyset.rotation.steps[0].entered_at / 1000
-    refuses(fleet.plan(2), "gate-silent", 5, fleet.instances[0])
+    refuses(fleet.plan(2), "gate-silent", 6, fleet.instances[0])
     fleet.now = committed + 300 + SKEW - 1
     fleet.refresh(*fleet.instances[1:])
-    refuses(fleet.plan(2), "gate-silent", 5, fleet.instances[0])
+    refuses(fleet.plan(2), "gate-silent", 6, fleet.instances[0])
     fleet.now = committed + 300 + SKEW
     fleet.refresh(*fleet.instances[1:])
     fleet.take(2)
@@ -422,7 +422,7 @@ def test_the_largest_max_stale_that_its_ring_may_hold_counts():
     dead.report = replace(dead.report, max_stale=5_000_000)
     fleet.now += 3_000
     fleet.refresh(*fleet.instances[1:])
-    refuses(fleet.plan(2), "gate-silent", 5, dead)
+    refuses(fleet.plan(2), "gate-silent", 6, dead)
     fleet.now += 3_000
     fleet.refresh(*fleet.instances[1:])
     assert fleet.plan(2).verdict == "do"
