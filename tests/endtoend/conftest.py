@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 from cli.conftest import Shell
+from endtoend.hurry import HURRIED_SECONDS, hurrying
 from endtoend.wire import BaoWire
 from servers.gcpkms import GcpKmsDouble, ServiceAccount, make_certificates
 from servers.moto import aws, faulty, moto
 from servers.openbao import Bao, dev_server
-
-from mcpkeys import authoring, keks, patience
 
 __all__ = ["aws", "faulty", "moto"]
 FOREIGN = ("AWS_", "VAULT_", "BAO_", "MCPKEYS_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
@@ -66,14 +65,10 @@ def at_bao(bao: Bao, bao_wire: BaoWire, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 @pytest.fixture
-def hurried(monkeypatch: pytest.MonkeyPatch) -> float:
-    """The budget of all unwraps shortened from 10 seconds to this, that of a call from 2 to a half of it."""
-    seconds = 0.8
-    monkeypatch.setitem(patience.Patience.__init__.__kwdefaults__, "total", seconds)
-    monkeypatch.setitem(patience.Patience.__init__.__kwdefaults__, "throttled", seconds)
-    for module in (patience, keks, authoring):
-        monkeypatch.setattr(module, "CALL_SECONDS", seconds / 2)
-    return seconds
+def hurried() -> Iterator[float]:
+    """A start gives up after `HURRIED_SECONDS` in place of 10, and a call gets its share of that."""
+    with hurrying():
+        yield HURRIED_SECONDS
 
 
 @pytest.fixture(scope="session")
