@@ -1,0 +1,209 @@
+"""Mutation testing of the pure cores: `python scripts/mutation.py [MODULE ...] [--sample N] [--seed S] [--json FILE]`.
+
+For each mutant (scripts/mutants.py) a forked process loads the mutated module in place of the right one and runs the
+tests that are about it, until the first one fails. A mutant that no test notices survives: a test is missing, or the
+change makes no difference. `--write` writes docs/mutation.md, with the reasons kept in scripts/mutation.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.abc
+import importlib.util
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(Path(__file__).parent))
+
+from mutants import Mutant, mutants  # noqa: E402
+
+_TOKENS = ["tests/vectors/test_vectors.py", "tests/core"]
+_DOCUMENTS = ["tests/vectors/test_vectors.py", "tests/protection/test_stored_document.py", "tests/fuzz/test_fuzz.py"]
+_ROTATION = [f"tests/rotation/test_{name}.py" for name in ("gates", "describe", "plan_properties", "model_check")]
+_INSPECTION = [f"tests/inspection/test_{name}.py" for name in ("golden", "inspection", "explanation", "differential")]
+TESTS: dict[str, list[str]] = {
+    "token": _TOKENS,
+    "ring": _TOKENS,
+    "encoding": ["tests/vectors/test_vectors.py", "tests/fuzz/test_fuzz.py", "tests/core"],
+    "strictjson": _DOCUMENTS,
+    "keyset": [*_DOCUMENTS, "tests/rotation/test_gates.py"],
+    "document": _DOCUMENTS,
+    "rotation": _ROTATION,
+    "gates": _ROTATION,
+    "transitions": _ROTATION,
+    "steps": _ROTATION,
+    "fleet": _ROTATION,
+    "standing": _ROTATION,
+    "preconditions": _ROTATION,
+    "emergency": _ROTATION,
+    "inspection": _INSPECTION,
+    "claims": _INSPECTION,
+    "opening": _INSPECTION,
+    "call": _INSPECTION,
+    "difference": _INSPECTION,
+    "audience": ["tests/audience"],
+}
+REASONS = Path(__file__).with_suffix(".json")
+EXAMPLES = 100
+"""Of hypothesis, for each property and mutant."""
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Gives the mutated module for its name, and nothing else."""
+
+    def __init__(self, name: str, path: Path, mutant: Mutant) -> None:
+        self.name, self.path, self.mutant = name, path, mutant
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> Any:
+        if fullname != self.name:
+            return None
+        return importlib.util.spec_from_file_location(fullname, self.path, loader=self)
+
+    def create_module(self, spec: Any) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self.mutant.tree, str(self.path), "exec"), module.__dict__)  # noqa: S102
+
+
+class _Fewer:
+    """Bounds hypothesis, whatever a test asks for."""
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        from hypothesis import settings
+
+        for item in items:
+            held = getattr(item.obj, "_hypothesis_internal_use_settings", None)
+            if held is not None:
+                item.obj._hypothesis_internal_use_settings = settings(
+                    held, max_examples=min(held.max_examples, EXAMPLES), database=None, deadline=None
+                )
+
+
+def survives(module: str, mutant: Mutant, seconds: float) -> str:
+    """`killed`, `timeout` or `survived`."""
+    child = os.fork()
+    if child == 0:
+        os.setpgrp()
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(null, stream)
+        code = 1
+        try:
+            import pytest
+
+            sys.meta_path.insert(0, _Finder(f"mcpkeys.{module}", ROOT / f"src/mcpkeys/{module}.py", mutant))
+            chosen = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", *TESTS[module]]
+            code = int(pytest.main(chosen, plugins=[_Fewer()]))
+        finally:
+            os._exit(code)
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return "survived" if os.waitstatus_to_exitcode(status) == 0 else "killed"
+        time.sleep(0.02)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "timeout"
+
+
+def preload() -> None:
+    """What every child needs and no mutant touches: imported once, inherited by fork."""
+    import hypothesis.strategies
+    import pytest
+    from mcp.server.request_state import AESGCMRequestStateCodec
+
+    assert hypothesis.strategies
+    assert pytest
+    assert AESGCMRequestStateCodec
+    assert not [name for name in sys.modules if name == "mcpkeys" or name.startswith("mcpkeys.")]
+
+
+def run(module: str, sample: int, seed: int, seconds: float) -> dict[str, Any]:
+    """The score of one module, over at most `sample` of its mutants."""
+    every = list(mutants((ROOT / f"src/mcpkeys/{module}.py").read_text()))
+    chosen = every if len(every) <= sample else random.Random(f"{seed} {module}").sample(every, sample)
+    survivors, killed = [], 0
+    for mutant in sorted(chosen, key=lambda mutant: mutant.line):
+        verdict = survives(module, mutant, seconds)
+        if verdict == "survived":
+            survivors.append({"line": mutant.line, "what": mutant.what, "source": mutant.source})
+            print(f"  {module}:{mutant.line}: {mutant.what}: {mutant.source}", flush=True)
+        else:
+            killed += 1
+    print(f"{module}: {killed} of {len(chosen)} killed ({len(every)} in all)", flush=True)
+    return {"module": module, "mutants": len(every), "tried": len(chosen), "killed": killed, "survivors": survivors}
+
+
+def write(results: list[dict[str, Any]], given: argparse.Namespace) -> None:
+    """docs/mutation.md."""
+    reasons = {(r["module"], r["what"], r["source"]): r["why"] for r in json.loads(REASONS.read_text())}
+    tried, killed = sum(r["tried"] for r in results), sum(r["killed"] for r in results)
+    lines = [
+        "# Mutation testing",
+        "",
+        "Written by `python scripts/mutation.py --write`; do not edit. Each mutant is a pure core with one thing changed "
+        "(a comparison, a constant, a condition, a statement left out, a value not returned) that the tests about it "
+        f"have to notice. At most {given.sample} mutants a module were tried, drawn with seed {given.seed}; hypothesis "
+        f"had at most {EXAMPLES} examples a property.",
+        "",
+        f"**{killed} of {tried} killed: {killed / tried:.1%}.**",
+        "",
+        "| module | mutants | tried | killed | score |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        *(
+            f"| `{r['module']}` | {r['mutants']} | {r['tried']} | {r['killed']} | {r['killed'] / r['tried']:.0%} |"
+            for r in results
+        ),
+        "",
+        "## Survivors",
+        "",
+        "| where | change | line | why it survives |",
+        "| --- | --- | --- | --- |",
+    ]
+    for r in results:
+        for s in r["survivors"]:
+            why = reasons.get((r["module"], s["what"], s["source"]), "not looked into yet")
+            source = s["source"].replace("|", "\\|")
+            lines.append(f"| `{r['module']}` | {s['what'].replace('|', chr(92) + '|')} | `{source}` | {why} |")
+    (ROOT / "docs/mutation.md").write_text("\n".join(lines) + "\n")
+
+
+def main(arguments: list[str]) -> int:
+    """Try them; 1 where the score is below 90 %."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("module", nargs="*", help=f"of {', '.join(TESTS)}; all by default")
+    parser.add_argument("--sample", type=int, default=10_000, help="at most so many mutants a module")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=120, help="for one mutant; a longer one is killed")
+    parser.add_argument("--json", type=Path, help="write the results there")
+    parser.add_argument("--write", nargs="*", type=Path, help="write docs/mutation.md, of these results where given")
+    given = parser.parse_args(arguments)
+    os.chdir(ROOT)
+    if given.write:
+        results = [result for path in given.write for result in json.loads(path.read_text())]
+    else:
+        preload()
+        results = []
+        for module in given.module or TESTS:
+            results.append(run(module, given.sample, given.seed, given.seconds))
+            if given.json:
+                given.json.write_text(json.dumps(results, indent=1) + "\n")
+    if given.write is not None:
+        write(results, given)
+    tried, killed = sum(r["tried"] for r in results), sum(r["killed"] for r in results)
+    print(f"{killed} of {tried} killed: {killed / tried:.1%}")
+    return 0 if killed >= 0.9 * tried else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
