@@ -131,7 +131,7 @@ def preload() -> None:
 def run(module: str, sample: int, seed: int, seconds: float) -> dict[str, Any]:
     """The score of one module, over at most `sample` of its mutants."""
     every = list(mutants((ROOT / f"src/mcpkeys/{module}.py").read_text()))
-    chosen = every if len(every) <= sample else random.Random(f"{seed} {module}").sample(every, sample)
+    chosen = every if len(every) <= sample else random.Random(f"{seed} {module}").sample(every, sample)  # noqa: S311
     survivors, killed = [], 0
     for mutant in sorted(chosen, key=lambda mutant: mutant.line):
         verdict = survives(module, mutant, seconds)
@@ -151,10 +151,10 @@ def write(results: list[dict[str, Any]], given: argparse.Namespace) -> None:
     lines = [
         "# Mutation testing",
         "",
-        "Written by `python scripts/mutation.py --write`; do not edit. Each mutant is a pure core with one thing changed "
-        "(a comparison, a constant, a condition, a statement left out, a value not returned) that the tests about it "
-        f"have to notice. At most {given.sample} mutants a module were tried, drawn with seed {given.seed}; hypothesis "
-        f"had at most {EXAMPLES} examples a property.",
+        "Written by `python scripts/mutation.py --write`; do not edit. Each mutant is a pure core with one thing "
+        "changed (a comparison, a constant, a condition, a statement left out, a value not returned) that the tests "
+        f"about it have to notice. At most {given.sample} mutants a module were tried, drawn with seed {given.seed}; "
+        f"hypothesis had at most {EXAMPLES} examples a property.",
         "",
         f"**{killed} of {tried} killed: {killed / tried:.1%}.**",
         "",

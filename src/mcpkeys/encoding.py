@@ -7,6 +7,9 @@ from datetime import UTC, datetime
 
 from pybase64 import b64decode, b64encode_as_string
 
+MAX_MS = 1 << 46
+"""The year 4199: no time from outside counts as later, so that what is added to one can still be written."""
+
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
 
 
@@ -29,7 +32,8 @@ def unb64u(text: str) -> bytes:
 def format_ms(ms: int) -> str:
     """Milliseconds since the epoch -> `2026-11-29T22:51:00.123Z`."""
     moment = datetime.fromtimestamp(ms // 1000, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+    # Not strftime: its %Y has four digits only from the year 1000 on.
+    return f"{moment.isoformat()[:19]}.{ms % 1000:03d}Z"
 
 
 def parse_ms(text: str) -> int:
@@ -37,7 +41,10 @@ def parse_ms(text: str) -> int:
     if _TIME.fullmatch(text) is None:
         raise ValueError("a time is spelled 2026-11-29T22:51:00.123Z")
     moment = datetime.strptime(text[:19], "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC)
-    return int(moment.timestamp()) * 1000 + int(text[20:23])
+    ms = int(moment.timestamp()) * 1000 + int(text[20:23])
+    if ms > MAX_MS:
+        raise ValueError("a time is no later than the year 4199")
+    return ms
 
 
 def to_ms(seconds: float) -> int:

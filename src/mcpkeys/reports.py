@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from mcpkeys import strictjson
-from mcpkeys.encoding import b64u, unb64u
+from mcpkeys.encoding import MAX_MS, b64u, unb64u
 from mcpkeys.keyset import KID
 from mcpkeys.store import MAX_REPORT_BYTES, Found, check_instance
 
@@ -163,12 +163,13 @@ def _parse(value: dict[str, Any]) -> Report:
     known = set(Report.__dataclass_fields__)
     if set(value) != known:
         raise ValueError
-    for name in ("pid", "seq", "generation", "clock", "clock_started"):
+    for name in ("pid", "seq", "generation"):
         if type(value[name]) is not int or value[name] < 0:
             raise TypeError
+    for name in ("clock", "clock_started"):
+        value[name] = _ms(value[name])
     for name in ("minting_since", "ttl_observed", "max_stale"):
-        if value[name] is not None and (type(value[name]) is not int or value[name] < 0):
-            raise TypeError
+        value[name] = None if value[name] is None else _ms(value[name])
     for name in ("keyset", "label", "digest"):
         if not isinstance(value[name], str) or len(value[name]) > 255:
             raise TypeError
@@ -179,9 +180,9 @@ def _parse(value: dict[str, Any]) -> Report:
     if mints is not None and KID.fullmatch(mints) is None:
         raise ValueError
     for name in ("last_mint", "last_unseal"):
-        for kid, at in value[name].items():
-            if KID.fullmatch(kid) is None or type(at) is not int:
-                raise ValueError
+        if not all(KID.fullmatch(kid) for kid in value[name]):
+            raise ValueError
+        value[name] = {kid: _ms(at) for kid, at in value[name].items()}
     for kid in value["verifies"]:
         if KID.fullmatch(kid) is None:
             raise ValueError
@@ -190,9 +191,19 @@ def _parse(value: dict[str, Any]) -> Report:
             raise ValueError
     if not all(isinstance(kek, str) for kek in value["unwraps_by"]):
         raise TypeError
-    canary = {str(kek): Canary(int(entry["at"]), bool(entry["ok"])) for kek, entry in value["canary"].items()}
+    for name in ("verifies", "prefixes", "unwraps_by"):
+        if not isinstance(value[name], list):
+            raise TypeError
+    canary = {kek: Canary(_ms(entry["at"]), entry["ok"] is True) for kek, entry in value["canary"].items()}
     lists = {name: tuple(value[name]) for name in ("verifies", "prefixes", "unwraps_by")}
     return replace(Report(**{**value, **lists}), canary=canary)
+
+
+def _ms(value: object) -> int:
+    """A time or duration in milliseconds. A clock gone mad is somebody's to name, so it is bounded, not refused."""
+    if type(value) is not int or value < 0:
+        raise TypeError
+    return min(value, MAX_MS)
 
 
 @dataclass(frozen=True, slots=True)

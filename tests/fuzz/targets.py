@@ -17,14 +17,15 @@ from typing import Any
 from mcp.server.request_state import InvalidRequestState
 from vectors import make
 
-from mcpkeys import bundle, document, kms, registry, reports, store, strictjson
+from mcpkeys import bundle, document, kms, registry, reports, rotation, store, strictjson
 from mcpkeys.audience import better_name, check_audience
 from mcpkeys.call import CallContext
 from mcpkeys.capture import requests, scan
 from mcpkeys.codec import EnvelopeCodec
-from mcpkeys.encoding import b64u, format_ms, parse_ms, unb64u
+from mcpkeys.encoding import b64u, format_ms, parse_ms, to_ms, unb64u
 from mcpkeys.errors import KeysetError, McpkeysError, SettingError, UriError
 from mcpkeys.explanation import explain
+from mcpkeys.fleet import describe
 from mcpkeys.inspection import inspect_token
 from mcpkeys.instance import Instance
 from mcpkeys.keyset import Keyset, digest, dumps, signed_bytes, to_json
@@ -34,6 +35,7 @@ from mcpkeys.ring import Ring, RingKey
 from mcpkeys.settings import load_settings
 from mcpkeys.settings_file import read_config
 from mcpkeys.situation import Situation
+from mcpkeys.steps import Step
 from mcpkeys.token import xaes_key
 from mcpkeys.triage import Fleet, Triage
 
@@ -199,6 +201,30 @@ def run_report(data: bytes) -> None:
             return
         report = reports.decode(body, [key], keyset=make.NAME)
         assert reports.decode(reports.encode(report, key), [key], keyset=make.NAME) == report
+        _hold_against(report)
+
+
+STEPS = [Step(to=to, expect=1) for to in (1, 2, 3, "rollback", "auto")] + [
+    Step(to=2, allow_missing=(b64u(make.fixed("instance", 16)),)),
+    Step(to="emergency", kid=make.kid("minting"), reason="leaked"),
+]
+
+
+def _hold_against(report: reports.Report) -> None:
+    """What an operator's commands do with a report: every step, and the view of the fleet, with times to be written."""
+    keyset, received = make.keyset(), [reports.ReceivedReport(report, NOW)]
+    for step in STEPS:
+        found = rotation.plan(keyset, received, step, NOW)
+        if found.earliest is not None:
+            format_ms(to_ms(found.earliest))
+    view = describe(keyset, received, NOW)
+    for at in (view.phase_since, view.earliest):
+        if at is not None:
+            format_ms(to_ms(at))
+    for key in view.keys:
+        for ms in (key.created_at, key.state_since, key.last_mint, key.last_unseal):
+            if ms is not None:
+                format_ms(ms)
 
 
 def seeds_report() -> list[bytes]:
