@@ -99,7 +99,7 @@ class Story:
             traffic = Traffic(url, self.traffic)
             self._clients = asyncio.create_task(traffic.run(CLIENTS))
             try:
-                expired = await self._rotate(traffic, backends[0], lambda: begin_round(url, "orders"))
+                expired = await self._rotate(traffic, backends, lambda: begin_round(url, "orders"))
             finally:
                 traffic.stop.set()
                 await asyncio.wait({self._clients}, timeout=30)
@@ -137,13 +137,16 @@ class Story:
 
     # --- the rotation -------------------------------------------------------------------------------------------
 
-    async def _rotate(self, traffic: Traffic, restarted: int, begin: Callable[[], Awaitable[str]]) -> str:
+    async def _rotate(self, traffic: Traffic, backends: list[int], begin: Callable[[], Awaitable[str]]) -> str:
         """A restart and three phases under traffic; a token begun under NEW, expired by the time OLD is retired."""
         await self._until(lambda: self.traffic.calls >= 20)
         self._say("one server restarts while rounds are in flight")
+        restarted = backends[0]
+        await self._guarded(_balance(traffic.url, [port for port in backends if port != restarted]))
         await self.processes.stop(restarted)
         self.processes.start("server", restarted)
         await self._guarded(self.processes.ready(restarted))
+        await self._guarded(_balance(traffic.url, backends))
         self.restarts += 1
         begun = ""
         for phase in (1, 2, 3):
@@ -267,6 +270,15 @@ class Story:
             if refusal.wire is None or {k: refusal.wire[k] for k in _FROZEN} != _FROZEN:
                 return f"the {refusal.kind} token was not answered with the frozen error"
         return ""
+
+
+async def _balance(url: str, backends: list[int]) -> None:
+    """Send new requests to these only; returns once the others have none left: as a deployment drains."""
+    import httpx2
+
+    async with httpx2.AsyncClient(timeout=60) as client:
+        base = url.removesuffix("/mcp")
+        (await client.put(f"{base}/-/backends/{'/'.join(map(str, backends))}")).raise_for_status()
 
 
 def _seal(minter: Any) -> str:
