@@ -21,6 +21,7 @@ from mcpkeys.kms import DATA_KEY_BYTES, Kms, Wrap, WrapContext, identity, scheme
 from mcpkeys.patience import CALL_SECONDS, Patience
 
 HEDGE_SECONDS = 0.5
+GRACE_SECONDS = 0.5
 MAX_PARALLEL = 16
 
 Measure = Callable[[str, str], AbstractContextManager[None]]
@@ -151,7 +152,7 @@ class Keks:
     ) -> Unwrapped:
         """One round over the KEKs that can unwrap this key."""
         errors: list[tuple[str, McpkeysError]] = []
-        if calls is None or len(usable) == 1:
+        if calls is None:
             for kms, wrap in usable:
                 try:
                     return self._call(kms, wrap, context)
@@ -164,7 +165,12 @@ class Keks:
             if waiting:
                 kms, wrap = waiting.pop(0)
                 running[calls.submit(self._call, kms, wrap, context)] = kms.uri
-            done, _ = wait(running, timeout=HEDGE_SECONDS if waiting else None, return_when=FIRST_COMPLETED)
+            patience = HEDGE_SECONDS if waiting else CALL_SECONDS + GRACE_SECONDS
+            done, _ = wait(running, timeout=patience, return_when=FIRST_COMPLETED)
+            if not done and not waiting:
+                # A plugin that does not keep its deadline must not keep a server from saying so.
+                errors += [(uri, _overdue(uri)) for uri in running.values()]
+                break
             for future in done:
                 uri = running.pop(future)
                 error = future.exception()
@@ -197,6 +203,14 @@ class Keks:
         """Drop the backends' connections; also for the child after fork."""
         for kms in self._kms.values():
             kms.close()
+
+
+def _overdue(uri: str) -> KmsUnreachable:
+    return KmsUnreachable(
+        f"{uri} did not answer in time",
+        why=f"its plugin did not return within the {CALL_SECONDS:g} seconds that it was given",
+        next="check the network path to that KMS; a plugin must keep its deadline",
+    )
 
 
 def _all_failed(context: WrapContext, errors: list[tuple[str, McpkeysError]]) -> McpkeysError:

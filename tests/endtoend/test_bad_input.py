@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -401,3 +403,47 @@ def test_a_folder_in_place_of_a_kek_file(shell: Shell) -> None:
     Path(shell.kek).mkdir()
     for told in (command(shell, "status"), server(shell)):
         check(told, 2, None, kek=str(shell.kek))
+
+
+# --- writing is all or nothing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dark", [0, 1, 2])
+def test_init_under_several_keks_writes_nothing_where_one_is_out_of_reach(
+    shell: Shell, aws: Moto, at_bao: BaoWire, bao: Bao, google: GcpKmsDouble, nobody: str, dark: int, monkeypatch: Any
+) -> None:
+    name = f"{RING}/k{os.urandom(5).hex()}"
+    google.add_key(name)
+    keks = [aws.create_key(), f"hashivault://{bao.transit_key()}", google.uri(name)]
+    if dark == 2:
+        google.faults.append(GoogleFault(code=grpc.StatusCode.UNAVAILABLE, details="down"))
+    else:
+        monkeypatch.setenv(("AWS_ENDPOINT_URL", "VAULT_ADDR")[dark], nobody)
+    options = [option for kek in keks for option in ("--kek", kek)]
+    with hurrying():
+        told = command(shell, "init", "fleet", "--keyset", str(shell.keyset), *options)
+    check(told, 4, "kms-unreachable", kek=keks[dark])
+    assert not shell.keyset.exists()
+
+
+def test_a_kek_that_gives_back_another_key_is_found_out_before_anything_is_written(
+    shell: Shell, aws: Moto, faulty: FaultyProxy
+) -> None:
+    def lying(exchange: Any, forward: Callable[[], Reply]) -> Reply:
+        reply = forward()
+        if exchange.action == "kms:Decrypt":
+            told = json.loads(reply.body) | {"Plaintext": base64.b64encode(os.urandom(32)).decode()}
+            return Reply(200, json.dumps(told).encode(), {"Content-Type": "application/x-amz-json-1.1"})
+        return reply
+
+    with faulty.failing(lying):
+        told = creation(shell, kek := aws.create_key())
+    check(told, 2, "unwrap-refused", "does not give back what it wrapped", "nothing was written", kek=kek)
+
+
+def test_an_operator_who_may_not_unwrap_is_told_so_and_nothing_is_written(
+    shell: Shell, aws: Moto, faulty: FaultyProxy
+) -> None:
+    kek = aws.create_key()
+    with faulty.failing(kms_error("AccessDeniedException", "not authorized to perform: kms:Decrypt", only="Decrypt")):
+        check(creation(shell, kek), 7, "kms-denied", "kms:Decrypt", kek=kek)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 
@@ -100,3 +101,28 @@ def test_one_error_names_every_kek_tried_and_its_cause(
     assert f"{NEAR}: a" in answer.why
     assert f"{FAR}: b" in answer.why
     assert "doctor" in answer.next
+
+
+def test_a_plugin_that_ignores_its_deadline_does_not_keep_a_start_from_ending(
+    pair: tuple[FakeKek, FakeKek], hurried: float
+) -> None:
+    stop = threading.Event()
+
+    def hang(deadline: float) -> None:
+        stop.wait(20)
+
+    try:
+        work, keys = jobs(2, *pair)
+        assert opened(Keks([Timed(pair[0], hang), FakeKms(pair[1])]).unwrap(work)) == keys
+        begun = time.monotonic()
+        for answer in Keks([Timed(pair[0], hang), Timed(pair[1], hang)]).unwrap(work).values():
+            assert isinstance(answer, KmsUnreachable)
+            assert NEAR in answer.why
+            assert FAR in answer.why
+        for answer in Keks([Timed(pair[0], hang)]).unwrap(work).values():
+            assert isinstance(answer, KmsUnreachable)
+            assert NEAR in answer.what
+            assert "deadline" in answer.next
+        assert time.monotonic() - begun < 10
+    finally:
+        stop.set()
