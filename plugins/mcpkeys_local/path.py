@@ -8,6 +8,7 @@ import stat
 from urllib.parse import quote, unquote_to_bytes
 
 from mcpkeys.errors import UriError
+from mcpkeys.kms import MAX_URI_CHARS
 
 _LITERAL = "/-._~!$&'()*+,;=:@"  # RFC 3986 pchar and the slash
 
@@ -58,8 +59,15 @@ def hazards_of(path: str) -> list[str]:
 
 
 def uri_of(path: str, scheme: str) -> str:
-    """The canonical URI of an absolute path."""
-    return f"{scheme}://{quote(path.encode('utf-8', 'surrogateescape'), safe=_LITERAL)}"
+    """The canonical URI of an absolute path. Raises `UriError` where escaping makes it longer than a URI may be."""
+    uri = f"{scheme}://{quote(path.encode('utf-8', 'surrogateescape'), safe=_LITERAL)}"
+    if len(uri) > MAX_URI_CHARS:
+        raise UriError(
+            f"a path of {len(path):,} characters is too long for a URI",
+            why=f"written as a URI it has {len(uri):,} characters; {MAX_URI_CHARS:,} are the most",
+            next="use a shorter path, or one without characters that have to be escaped",
+        )
+    return uri
 
 
 def _escapes_are_whole(text: str) -> bool:

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from vectors import make
 
-from mcpkeys import document, reports
+from mcpkeys import document, registry, reports
 from mcpkeys.encoding import MAX_MS, format_ms, parse_ms
-from mcpkeys.errors import KeysetMalformed
+from mcpkeys.errors import KeysetMalformed, UriError
 from mcpkeys.keyset import to_json
+from mcpkeys.kms import MAX_URI_CHARS
 
 LARGEST = (1 << 53) - 1
 TIMES = ("clock", "clock_started", "minting_since", "ttl_observed", "max_stale")
@@ -64,3 +65,20 @@ def test_a_document_s_time_that_nothing_can_be_added_to_is_refused() -> None:
     signature = make.b64u(make.SIGNER.sign(document.signed_bytes(value)))
     with pytest.raises(KeysetMalformed, match="created_at"):
         document.read(json.dumps({**value, "signature": signature}).encode(), signers=[keyset.signer.public])
+
+
+@pytest.mark.parametrize(
+    ("opened", "front"), [(registry.open_store, ""), (registry.open_store, "file://"), (registry.open_kms, "local://")]
+)
+@pytest.mark.parametrize("character", ['"', "^", "a", "%22"])
+def test_a_path_that_escaping_makes_too_long_for_a_uri_is_refused(opened, front, character: str) -> None:
+    """`init` wrote a keyset with a KEK URI that no reader accepts."""
+    for length in range(300, 1020, 40):
+        text = front + "/" + character * (length // len(character))
+        try:
+            backend = opened(text)
+        except UriError as exc:
+            assert "too long" in str(exc)
+            continue
+        assert len(backend.uri) <= MAX_URI_CHARS
+        assert opened(backend.uri).uri == backend.uri
