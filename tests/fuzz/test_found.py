@@ -77,8 +77,9 @@ def test_a_path_that_escaping_makes_too_long_for_a_uri_is_refused(opened, front,
         text = front + "/" + character * (length // len(character))
         try:
             backend = opened(text)
-        except UriError as exc:
-            assert "too long" in str(exc)
+        except UriError:
+            # Never without need: three characters at most are written for one.
+            assert len(text) * 3 > MAX_URI_CHARS
             continue
         assert len(backend.uri) <= MAX_URI_CHARS
         assert opened(backend.uri).uri == backend.uri
