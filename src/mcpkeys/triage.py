@@ -34,6 +34,16 @@ MAX_BUCKETS: Final = 1440
 MAX_COMBINATIONS: Final = 4096
 """Counted before they are told apart; their number bounds the memory, not the outcome."""
 
+_CAPTURE: Final = "capture the requests too (a proxy's NDJSON, a HAR): the log alone names no key and no claims"
+_NEXT_OF_A_LOG: Final = {
+    "stale ring": "mcpkeys doctor --as-server, on the instance that logs it: it names the store or the KEK",
+    "audience": "mcpkeys check MODULE:SERVER, on an instance of each release: one has another audience",
+    "unknown key": "mcpkeys status: which instance holds an older generation, is silent, or was given up",
+    "retired key": "mcpkeys status: which instance holds an older generation, is silent, or was given up",
+    "minted in the future": "mcpkeys status: which instance's clock is off",
+}
+"""What a word is worth without its token: where to look at once."""
+
 OTHERS: Final = "others"
 
 
@@ -289,7 +299,9 @@ class Triage:
         next_step = ""
         if self._stale.counts:
             named = "; ".join([*self._stale.top()][:5])
-            likely.append(f"tokens that inspect as accepted are refused by instances with an older ring: {named}")
+            likely.append(
+                f"tokens that inspect as accepted are refused where the ring, audience or clock is another: {named}"
+            )
             next_step = "mcpkeys status names what each instance holds; restart those that do not follow"
         for word, sample in sorted(self._samples.items(), key=lambda item: -item[1].count):
             if word == "accepted" or len(likely) >= 6:
@@ -305,12 +317,11 @@ class Triage:
                 f"{kids} different unknown keys: servers with keys of their own (another keyset, or secrets), "
                 "another service's clients, or someone who probes",
             )
-        if not likely and self._counts["log_lines"]:
-            word, count = self._by["reason"].counts.most_common(1)[0]
-            likely.append(
-                f"the servers logged '{printable(word)}' most often ({count:,} times); the log holds no tokens"
-            )
-            next_step = "capture the requests too (a proxy's NDJSON, a HAR): the log alone names no key and no claims"
+        logged = [(word, count) for word, count in self._by["reason"].counts.most_common() if word not in self._samples]
+        for word, count in logged[:3]:
+            shown = "no token here is refused for it" if self._counts["tokens"] else "the log holds no tokens"
+            likely.append(f"the servers logged '{printable(word)}' {count:,} times; {shown}")
+            next_step = next_step or _NEXT_OF_A_LOG.get(word, _CAPTURE)
         if not likely:
             likely.append(
                 "nothing was refused" if self._counts["tokens"] else "there was no token and no refusal in it"

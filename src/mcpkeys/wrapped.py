@@ -14,6 +14,8 @@ from typing import Final, NamedTuple
 
 MAX_PARTS: Final = 4
 """A refusal's line is at most this many broken lines long (80 columns: three)."""
+MAX_OPEN: Final = 4096
+"""Instances whose lines may be mixed; beyond, the oldest one's refusal counts as it stands."""
 _OPENS = re.compile(rb"^(.{0,300}?)(requestState rejected on\b.{0,200}?)\s+\w{1,100}\.py:\d{1,6}\s*$")
 _FRONT = re.compile(
     rb"((?:\[pod/[^\]\s]{1,300}\] |[^\s|]{1,100}\s{1,40}\| )?)(?:\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,30} )?( *)", re.ASCII
@@ -39,6 +41,8 @@ def joined(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
             front = _FRONT.match(line)
             assert front is not None
             before = len(opening[1]) - front.start(2)
+            if len(began) >= MAX_OPEN:
+                yield began.pop(next(iter(began))).whole()
             began[front[1]] = _Broken(number, before, [opening[1] + opening[2]])
             continue
         yield number, line

@@ -193,3 +193,19 @@ def test_a_hundred_thousand_recorded_tokens_take_five_seconds_of_one_core_and_le
 def test_a_stream_may_be_anything() -> None:
     noise = random.Random(7).randbytes(20_000)
     assert triaged(*io.BytesIO(noise)).counts["tokens"] == 0
+
+
+@pytest.mark.parametrize(
+    ("word", "following"),
+    [
+        ("stale ring", "mcpkeys doctor --as-server"),
+        ("audience", "mcpkeys check MODULE:SERVER"),
+        ("unknown key", "mcpkeys status"),
+        ("minted in the future", "mcpkeys status"),
+        ("request binding", "capture the requests too"),
+    ],
+)
+def test_a_log_without_tokens_leads_to_where_the_word_is_explained(word: str, following: str) -> None:
+    summary = triaged(*[f"WARNING requestState rejected on tools/call: {word}\n".encode()] * 2)
+    assert summary.likely == [f"the servers logged '{word}' 2 times; the log holds no tokens"]
+    assert summary.next.startswith(following)
