@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from mcpkeys.call import NOT_GIVEN, CallContext, NotGiven
@@ -168,6 +168,12 @@ class _Sample:
     inspection: Inspection
     situation: Situation
     count: int = 0
+    minters: Tally = field(default_factory=Tally)
+
+    def whose(self) -> str:
+        """Who minted all of them, where it was one: the odd instance is often not the one that refuses."""
+        (minter, count), *others = self.minters.counts.most_common(2) or [("", 0)]
+        return f", all minted by {minter}" if not others and count == self.count > 1 else ""
 
 
 # reason or verdict, key and state, prefix, audience, method, what was logged where: counted together, told apart later.
@@ -226,11 +232,13 @@ class Triage:
         if sample is None and len(self._samples) < MAX_NAMES:
             situation = Situation(fleet.keyset, fleet.reports, call, now, now_is_capture=at is not None)
             sample = self._samples[word] = _Sample(found, situation)
-        if sample is not None:
-            sample.count += 1
-        self._count(captured, word, found.key, found)
         key = found.key
         minted_by = None if key is None or key.prefix is None else self._minters.get(key.prefix)
+        if sample is not None:
+            sample.count += 1
+            if minted_by is not None and word != "accepted":
+                sample.minters.add(minted_by, 1)
+        self._count(captured, word, key, found)
         if word == "accepted":
             self._accepted(captured, None if key is None else key.kid)
         return Record(captured, found, minted_by)
@@ -308,7 +316,7 @@ class Triage:
                 continue
             told = explain(sample.inspection, sample.situation)
             cause = f": {told.causes[0]}" if told.causes else ""
-            likely.append(f"{word}, {sample.count:,} times; the first one: {told.summary}{cause}")
+            likely.append(f"{word}, {sample.count:,} times{sample.whose()}; the first one: {told.summary}{cause}")
             next_step = next_step or told.next
         kids = sum(1 for name in self._by["key"].counts if name.endswith(" unknown"))
         if kids >= 3:

@@ -209,3 +209,12 @@ def test_a_log_without_tokens_leads_to_where_the_word_is_explained(word: str, fo
     summary = triaged(*[f"WARNING requestState rejected on tools/call: {word}\n".encode()] * 2)
     assert summary.likely == [f"the servers logged '{word}' 2 times; the log holds no tokens"]
     assert summary.next.startswith(following)
+
+
+def test_the_one_instance_that_minted_what_is_refused_is_named_among_all_that_mint() -> None:
+    reports = [SCENE.report("web-1", prefixes=(b64u(SCENE.prefix),))]
+    sound, odd = line(SCENE.token()), line(SCENE.token(iat=NOW + 300, exp=NOW + 900))
+    (likely,) = triaged(sound, odd, odd, reports=reports).likely
+    assert likely.startswith("minted in the future, 2 times, all minted by web-1 (")
+    (likely,) = triaged(sound, odd, odd).likely
+    assert "minted by" not in likely, "without reports nobody knows"
