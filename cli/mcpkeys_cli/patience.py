@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from mcpkeys.authoring import Author
-from mcpkeys.errors import Conflict, Unreachable
+from mcpkeys.errors import Conflict, McpkeysError, Unreachable
 from mcpkeys.fleet import InstanceView
 from mcpkeys.stepping import Observed, Taken, observe, take
 from mcpkeys.steps import Plan, Step, named
@@ -192,6 +192,9 @@ def follow(author: Author, taken: Taken, patience: Patience, *, stopped: Collect
             if not patience.wait(exc.code, str(exc)):
                 return RollOut(generation, (), 0, str(exc), "mcpkeys status --watch")
             continue
+        except McpkeysError as exc:
+            # The step is written whatever can be seen of it now.
+            return RollOut(generation, (), 0, str(exc), exc.next or "mcpkeys status --watch")
         view = observed.fleet()
         counted = [entry for entry in view.instances if entry.counts and entry.id not in stopped]
         behind = tuple(

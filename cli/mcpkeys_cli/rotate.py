@@ -94,7 +94,7 @@ def command(
     patience = _patience(waiting, auto=auto, once=once)
     with author_of(given, skip=skip_kek) as author:
         if dry_run:
-            observed = observe(author)
+            observed = observe(author, blindly=emergency)
             return _carrying(answer(observed.plan(step), observed, None, dry=True), given)
         walk = Walk(author, step, patience, yes, bounded=waiting is not None)
         taken = walk.take()

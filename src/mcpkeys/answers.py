@@ -113,6 +113,14 @@ def naming(to: To, stopped: Iterable[str]) -> str:
     return " ".join([command(to), *(f"--allow-missing={shlex.quote(instance)}" for instance in sorted(stopped))])
 
 
+def disbelieving(step: Step, instance: str) -> str:
+    """What an operator does who has to burn a key while a report claims a document that is not stored."""
+    words = ["mcpkeys rotate --emergency", f"--kid={step.kid}", f"--reason={shlex.quote(step.reason or '')}"]
+    named = sorted({instance, *step.allow_missing})
+    burn = " ".join([*words, *(f"--allow-missing={shlex.quote(entry)}" for entry in named)])
+    return f"mcpkeys restore FILE, then this again; if a compromised server forged that report: {burn}"
+
+
 def evidence(found: Assessment) -> StepEvidence:
     """On whose word a step is taken, for the document."""
     return StepEvidence(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mcpkeys.answers import FOLLOW, do, done
 from mcpkeys.encoding import to_ms
-from mcpkeys.keyset import Keyset, ReportKey, State, StepEvidence
+from mcpkeys.keyset import MAX_ROSTER, Keyset, ReportKey, State, StepEvidence
 from mcpkeys.reports import ReceivedReport
 from mcpkeys.standing import silent_after
 from mcpkeys.steps import NEW_KID, REPORT_KID, Plan, Step, named
@@ -35,19 +35,24 @@ def burn(keyset: Keyset, reports: Mapping[str, ReceivedReport], step: Step, now:
     # Only of who is silent: a later report voids the word, an earlier one may contradict it.
     silent = {id for id, entry in reports.items() if now - to_ms(entry.modified_at) > silent_after(keyset)}
     stopped = tuple(id for id in step.allow_missing if id not in reports or id in silent)
+    disbelieved = tuple(id for id in step.allow_missing if id not in stopped)
     if rotation is not None:
         ended = "emergency" if running is not None else rotation.ended
         rotation = replace(
             entered(rotation, rotation.phase, at, StepEvidence("none", missing=stopped, word=f"{key.kid} is burnt")),
             ended=ended,
-            roster=with_present(rotation.roster, reports),
+            roster=with_present(rotation.roster, reports)[:MAX_ROSTER],
         )
     document = succeed(
         keyset,
         step,
         at,
         f"emergency: {key.kid} is burnt" + (f", {NEW_KID} mints" if burns_minter else ""),
-        overrides=[f"--allow-missing {instance}" for instance in stopped],
+        overrides=[
+            *(f"--allow-missing {instance}" for instance in stopped),
+            *(f"--allow-missing {instance}: its report is not believed" for instance in disbelieved),
+            *([f"no report was read: {step.blind}"] if step.blind else []),
+        ],
         states=states,
         fresh="minting" if burns_minter else None,
         rotation=rotation,
@@ -64,6 +69,8 @@ def burn(keyset: Keyset, reports: Mapping[str, ReceivedReport], step: Step, now:
         why += f"{keyset.minting.kid} goes on minting. "
     if left:
         why += f"{named(left)} keeps verifying and waits for --phase 3."
+    if step.blind:
+        why += f" No report could be read, so nobody is known to confirm: {step.blind}."
     accepting = sorted(
         id for id, entry in reports.items() if key.kid in entry.report.verifies and entry.report.state != "farewell"
     )

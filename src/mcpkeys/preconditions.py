@@ -33,11 +33,11 @@ def check_step(keyset: Keyset, step: Step) -> None:
         raise ConfigurationError("an emergency has a reason", next="add --reason R; it is kept in the history")
 
 
-def restored(keyset: Keyset, reports: Mapping[str, ReceivedReport]) -> str | None:
-    """Why this document is an old one put back, or None."""
+def restored(keyset: Keyset, reports: Mapping[str, ReceivedReport]) -> tuple[str, str] | None:
+    """(an instance that says so, why) where this document is an old one put back, or None."""
     newest = max((entry.report for entry in reports.values()), key=lambda report: report.generation, default=None)
     if newest is not None and newest.generation > keyset.generation:
-        return (
+        return newest.instance, (
             f"the stored keyset is generation {keyset.generation}, but {newest.label or newest.instance} holds "
             f"{newest.generation}: a backup was restored"
         )
@@ -45,7 +45,7 @@ def restored(keyset: Keyset, reports: Mapping[str, ReceivedReport]) -> str | Non
     for entry in reports.values():
         report = entry.report
         if report.generation == keyset.generation and report.digest and report.digest != own:
-            return (
+            return report.instance, (
                 f"{report.label or report.instance} holds another document of generation {keyset.generation}: "
                 "a backup was restored and written on"
             )

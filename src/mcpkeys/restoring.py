@@ -27,6 +27,9 @@ from mcpkeys.steps import NEW_KID, ROTATION_ID, Blocking
 SETTINGS = (
     "audience", "ttl_seconds", "skew_seconds", "refresh_seconds", "max_stale_seconds", "max_token_chars", "evidence",
 )  # fmt: skip
+LEAP = 1 << 20
+"""A report so many generations above every document at hand counts only once the operator says that it is true
+(`above`): a compromised server could otherwise use up the generations that are left."""
 _OF_GATES = ("skew_seconds", "refresh_seconds", "evidence")
 
 
@@ -65,6 +68,7 @@ def decide(backup: Keyset, known: Evidence, *, now: float, reason: str, who: str
     """What comes of restoring `backup`. The document may wait for a fresh key: it goes through `rotation.complete`."""
     base = backup if known.stored is None or known.stored.generation <= backup.generation else known.stored
     other = known.stored if base is backup else backup
+    known = _believable(known, base)
     informed = known.newest(base)
     seen = max(
         base.generation,
@@ -111,6 +115,19 @@ def _runs(base: Keyset, known: Evidence) -> bool:
     return reporting or bool(known.claims) or base.evidence == "attest"
 
 
+def _believable(known: Evidence, base: Keyset) -> Evidence:
+    """A report that leaps is no more than a claim."""
+    limit = max(base.generation, known.above) + LEAP
+    leaping = [entry for entry in known.reports if entry.report.generation > limit]
+    if not leaping:
+        return known
+    return replace(
+        known,
+        reports=[entry for entry in known.reports if entry not in leaping],
+        claims=[*known.claims, *(entry.report for entry in leaping)],
+    )
+
+
 def _unseen(known: Evidence, seen: int) -> Revision | None:
     """Reports that nobody can check claim a higher generation: only the operator can say whether that is true."""
     higher = [report for report in known.claims if report.generation > seen]
@@ -121,7 +138,7 @@ def _unseen(known: Evidence, seen: int) -> Revision | None:
         Blocking(
             report.instance,
             report.label,
-            f"claims generation {report.generation}, under a report key that is lost",
+            f"claims generation {report.generation}, and nothing else tells of it",
             "restore-unread",
             True,
         )
@@ -129,7 +146,8 @@ def _unseen(known: Evidence, seen: int) -> Revision | None:
     ]
     return unsafe(
         "restore-unread",
-        f"{len(higher)} reports cannot be checked and claim generations up to {top}: an instance never goes back",
+        f"{len(higher)} reports claim generations up to {top}, and nothing else tells of them: their report key "
+        "is lost, or they are forged. An instance never goes back",
         f"look into those servers' logs (generation in use); if it is true: --above {top}",
         blocking,
     )

@@ -93,8 +93,8 @@ def succeed(
 def restored_backup(observed: Observed) -> Revision | None:
     """The refusal of a stored document that is older than what instances hold; None where it is not."""
     received = {entry.report.instance: entry for entry in observed.gathered.received}
-    why = restored(observed.stored.keyset, received)
-    return None if why is None else unsafe("gate-restored", why, "mcpkeys restore FILE")
+    old = restored(observed.stored.keyset, received)
+    return None if old is None else unsafe("gate-restored", old[1], "mcpkeys restore FILE")
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from mcpkeys.answers import (
     STATUS,
     command,
     confirmation,
+    disbelieving,
     do,
     done,
     evidence,
@@ -59,10 +60,13 @@ def plan(keyset: Keyset, reports: Iterable[ReceivedReport], step: Step, now: flo
     received = {entry.report.instance: entry for entry in reports}
     at = to_ms(now)
     check_step(keyset, step)
-    old = restored(keyset, received)
+    burns = step.to == "emergency"
+    # A compromised server holds the report key and may claim any generation: it must not keep its own key alive by
+    # that, so an emergency does without the word of those that the operator names.
+    old = restored(keyset, {i: e for i, e in received.items() if not (burns and i in step.allow_missing)})
     if old is not None:
-        return unsafe(step, "gate-restored", old, "mcpkeys restore FILE")
-    if step.to == "emergency":
+        return unsafe(step, "gate-restored", old[1], disbelieving(step, old[0]) if burns else "mcpkeys restore FILE")
+    if burns:
         return burn(keyset, received, step, at)
     other = other_rotation(keyset, step)
     if other is not None:

@@ -13,7 +13,7 @@ from mcpkeys import fleet, rotation, wraphealth
 from mcpkeys.authoring import Author, Stored, new_kid
 from mcpkeys.clock import Clock, SystemClock
 from mcpkeys.encoding import to_ms
-from mcpkeys.errors import Conflict
+from mcpkeys.errors import Conflict, McpkeysError
 from mcpkeys.fleet import FleetView
 from mcpkeys.keyset import Key, Keyset, ReportKey
 from mcpkeys.reports import Gathered
@@ -29,6 +29,7 @@ class Observed:
         gathered: the reports.
         now, resolution: the store's clock and its resolution, seconds.
         operator_clock: this machine's wall clock when `now` was read, seconds.
+        blind: why the reports could not be read, where the caller goes on without them; empty where they were.
     """
 
     stored: Stored
@@ -36,6 +37,7 @@ class Observed:
     now: float
     resolution: float
     operator_clock: float
+    blind: str = ""
 
     def plan(self, step: Step) -> Plan:
         """What comes of a step now."""
@@ -44,6 +46,7 @@ class Observed:
             operator_clock=self.operator_clock,
             resolution=self.resolution,
             rejected=self.gathered.rejected,
+            blind=self.blind,
         )
         return rotation.plan(self.stored.keyset, self.gathered.received, step, self.now)
 
@@ -78,18 +81,31 @@ class Taken:
     written: Keyset | None
 
 
-def observe(author: Author, *, clock: Clock | None = None) -> Observed:
-    """Gather the reports, then read the keyset linearizably, then the clock. Raises the store's and KMS's errors."""
+def observe(author: Author, *, clock: Clock | None = None, blindly: bool = False) -> Observed:
+    """Gather the reports, then read the keyset linearizably, then the clock. Raises the store's and KMS's errors.
+
+    `blindly`: reports that cannot be read are no error. For an emergency: they lie where every server may write, and
+    whoever the key leaked to must not be able to keep it alive by what it puts there.
+    """
     clock = clock or SystemClock()
     before = author.read().keyset
-    gathered = author.gather(before)
+    gathered, blind = _gathered(author, before, blindly)
     stored = author.read()
     if stored.keyset.report_key.kid != before.report_key.kid:
         # An emergency renewed the report key in between: what was gathered says nothing any more.
-        gathered = author.gather(stored.keyset)
+        gathered, blind = _gathered(author, stored.keyset, blindly)
         stored = author.read()
     now, resolution = author.now()
-    return Observed(stored, gathered, now, resolution, clock.time())
+    return Observed(stored, gathered, now, resolution, clock.time(), blind)
+
+
+def _gathered(author: Author, keyset: Keyset, blindly: bool) -> tuple[Gathered, str]:
+    try:
+        return author.gather(keyset), ""
+    except McpkeysError as exc:
+        if not blindly:
+            raise
+        return Gathered((), ()), f"{exc.what}: {exc.why}" if exc.why else exc.what
 
 
 def take(
@@ -108,7 +124,8 @@ def take(
         Conflict: another writer was faster; the error names who and what.
         McpkeysError: what the store and the KEKs answer. Nothing is half written, ever.
     """
-    observed = observe(author, clock=clock)
+    blindly = step.to == "emergency"
+    observed = observe(author, clock=clock, blindly=blindly)
     plan = observed.plan(step)
     if plan.document is None:
         return Taken(plan, observed, None)
@@ -123,7 +140,7 @@ def take(
     private = author.signer(keyset)
     rotation_id = new_kid()
     # Drawing took KMS calls, agreeing took a person's minutes: only what is seen now is written.
-    observed = observe(author, clock=clock)
+    observed = observe(author, clock=clock, blindly=blindly)
     plan = observed.plan(step)
     if plan.document is None:
         return Taken(plan, observed, None)
@@ -137,7 +154,7 @@ def take(
     try:
         written, _ = author.write(document, observed.stored.version, private)
     except Conflict:
-        observed = observe(author, clock=clock)
+        observed = observe(author, clock=clock, blindly=blindly)
         plan = observed.plan(step)
         if plan.verdict == "done":
             return Taken(plan, observed, None)

@@ -34,6 +34,7 @@ class Step:
         operator_clock: the operator's wall clock, seconds, read when `now` was read from the store; None: not compared.
         rejected: (instance id, why) of the reports that say nothing: `reports.Gathered.rejected`.
         resolution: of the store's clock, seconds: a `modified_at` may be this much too early.
+        blind: why no report could be read, for an emergency that goes on without them; empty where they were read.
     """
 
     to: To
@@ -48,6 +49,7 @@ class Step:
     operator_clock: float | None = None
     rejected: tuple[tuple[str, str], ...] = ()
     resolution: float = 0.0
+    blind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -667,7 +667,7 @@ def test_a_document_older_than_any_report_is_refused_until_restore(to):
     fleet.keyset = backup
     answer = fleet.plan(to, kid=backup.minting.kid, reason="r")
     refuses(answer, "gate-restored", 5)
-    assert answer.next == "mcpkeys restore FILE"
+    assert answer.next.startswith("mcpkeys restore FILE")
 
 
 def test_another_document_of_the_same_generation_is_a_restored_backup_too():
