@@ -73,6 +73,14 @@ mcpkeys init prints the first four.""",
 }
 
 
+_NEXT = {
+    "exit-codes": "mcpkeys COMMAND --output json carries the code as `exit`",
+    "uris": "mcpkeys init NAME --keyset URI --kek URI; mcpkeys doctor tries what is configured",
+    "rotation": "mcpkeys status",
+    "environment": "mcpkeys doctor",
+}
+
+
 @click.command("help", epilog="Example: mcpkeys help exit-codes")
 @click.argument("topic", type=click.Choice(list(TOPICS)), required=False)
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -81,4 +89,4 @@ def command(topic: str | None, output: str) -> Answer:
     if topic is None:
         lines = "\n".join(f"  mcpkeys help {name}" for name in TOPICS)
         return Answer("help", data={"topics": list(TOPICS)}, text=f"Topics:\n{lines}", next="mcpkeys --help")
-    return Answer("help", data={"topic": topic, "text": TOPICS[topic]}, text=TOPICS[topic])
+    return Answer("help", data={"topic": topic, "text": TOPICS[topic]}, text=TOPICS[topic], next=_NEXT[topic])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mcpkeys.errors import McpkeysError
-from mcpkeys_cli.output import Answer, emit, note, of_error
+from mcpkeys_cli.output import Answer, Form, emit, note, of_error
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -79,10 +79,13 @@ def cli() -> None:
     """Envelope-encrypted request state for fleets of MCP servers: keysets, rotation, inspection."""
 
 
-def _wants_json(arguments: Sequence[str]) -> bool:
-    """Whether `--output json` stands among the arguments, also where they do not parse."""
+def _wanted(arguments: Sequence[str]) -> Form:
+    """What `--output` asks for, also where the arguments do not parse; documents of a stream are lines."""
     pairs = zip(arguments, [*arguments[1:], ""], strict=False)  # none at all is a command line too
-    return any(one == "--output=json" or (one == "--output" and other == "json") for one, other in pairs)
+    found = {other if one == "--output" else one.removeprefix("--output=") for one, other in pairs if "--output" in one}
+    if "ndjson" in found or ("json" in found and "--watch" in arguments):
+        return "line"
+    return "json" if "json" in found else "text"
 
 
 def _word(arguments: Sequence[str]) -> str:
@@ -91,23 +94,23 @@ def _word(arguments: Sequence[str]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command line; its exit code. Never raises but `SystemExit` of click's own exits."""
-    as_json, word = _wants_json(arguments), _word(arguments)
+    form, word = _wanted(arguments), _word(arguments)
     try:
         answer: Any = cli.main(list(arguments), prog_name="mcpkeys", standalone_mode=False)
     except McpkeysError as exc:
-        return emit(of_error(word, exc, getattr(exc, "data", None)), as_json=as_json)
+        return emit(of_error(word, exc, getattr(exc, "data", None)), form=form)
     except click.exceptions.NoArgsIsHelpError as exc:
         note(exc.format_message())
         return 2
     except click.UsageError as exc:
         shown = f"{exc.ctx.command_path} --help" if exc.ctx is not None else "mcpkeys --help"
-        return emit(Answer(word, exit=2, code="usage", message=exc.format_message(), next=shown), as_json=as_json)
+        return emit(Answer(word, exit=2, code="usage", message=exc.format_message(), next=shown), form=form)
     except click.ClickException as exc:
-        return emit(Answer(word, exit=2, code="usage", message=exc.format_message()), as_json=as_json)
+        return emit(Answer(word, exit=2, code="usage", message=exc.format_message()), form=form)
     except (click.Abort, KeyboardInterrupt):
         return emit(
             Answer(word, exit=130, code="interrupted", message="interrupted", next="the same command resumes"),
-            as_json=as_json,
+            form=form,
         )
     except BrokenPipeError:
         raise
@@ -122,9 +125,9 @@ def main(arguments: Sequence[str]) -> int:
                 why="this is a defect of mcpkeys",
                 next="please report it with this line and the command",
             ),
-            as_json=as_json,
+            form=form,
         )
-    return emit(answer, as_json=as_json) if isinstance(answer, Answer) else int(answer or 0)
+    return emit(answer, form=form) if isinstance(answer, Answer) else int(answer or 0)
 
 
 def _place(exc: BaseException) -> str:

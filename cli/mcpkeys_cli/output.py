@@ -3,6 +3,7 @@
 - The result goes to stdout, everything else (progress, warnings, errors of text mode) to stderr.
 - `--output json`: exactly one document, on success and on failure:
   {"schema": "mcpkeys.<command>/1", "ok", "exit", "next", "error": {"code", "message", "why", "next"} | null, ...}.
+  Streams (`status --watch`, `triage --output ndjson`) print one document a line.
 - Text ends with the next step, on success as on failure: `next: ...`; an error is `error:`, `why:`, `next:`.
 - Times are RFC 3339 UTC; in text the relative time stands beside them.
 - Characters from outside that could steer a terminal (C0, C1, bidi) are escaped.
@@ -17,13 +18,17 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from mcpkeys.encoding import format_ms
 from mcpkeys.errors import McpkeysError
 
 # C0 but tab and line feed, DEL and C1, line and paragraph separators, bidi marks, embeddings and isolates, BOM.
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+Form = Literal["text", "json", "line"]
+"""How an answer is printed; `line` is JSON on one line, for commands that print several documents."""
 
 
 @dataclass(slots=True)
@@ -82,11 +87,11 @@ def of_error(command: str, error: McpkeysError, data: Mapping[str, Any] | None =
     )
 
 
-def emit(answer: Answer, *, as_json: bool) -> int:
+def emit(answer: Answer, *, form: Form) -> int:
     """Print an answer; its exit code."""
-    if as_json:
+    if form != "text":
         # ASCII: no terminal and no log can misread it, and lone surrogates survive.
-        print(json.dumps(document(answer), indent=2))
+        print(json.dumps(document(answer), indent=2 if form == "json" else None))
         return answer.exit
     text = answer.text() if callable(answer.text) else answer.text
     if text:

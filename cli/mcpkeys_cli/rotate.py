@@ -95,7 +95,7 @@ def command(
     with author_of(given, skip=skip_kek) as author:
         if dry_run:
             observed = observe(author, blindly=emergency)
-            return _carrying(answer(observed.plan(step), observed, None, dry=True), given)
+            return _carrying(answer(observed.plan(step), observed, None, dry=True, kid=kid, reason=reason), given)
         walk = Walk(author, step, patience, yes, bounded=waiting is not None)
         taken = walk.take()
         if auto and not once:

@@ -8,7 +8,7 @@ from typing import Any
 from mcpkeys.encoding import format_ms, to_ms
 from mcpkeys.keyset import Keyset
 from mcpkeys.stepping import Observed
-from mcpkeys.steps import Plan
+from mcpkeys.steps import NEW_KID, ROTATION_ID, Plan
 from mcpkeys_cli.output import Answer, duration, escape, moment, table
 from mcpkeys_cli.patience import RollOut, behind_text, plan_text
 
@@ -34,15 +34,17 @@ def answer(
         kid, reason: of an emergency.
     """
     keyset = written or observed.stored.keyset
-    current = keyset.rotation
+    # A dry run tells of the rotation that would be there; ids that are drawn with the write are null.
+    would_be = plan.document if dry else None
+    current = (would_be or keyset).rotation
     data: dict[str, Any] = {
         "step": plan.to,
         "verdict": plan.verdict,
         "code": plan.code,
         "why": plan.why,
-        "rotation": current.id if current is not None else plan.rotation,
+        "rotation": _drawn(current.id if current is not None else plan.rotation),
         "from": current.from_kid if current is not None else None,
-        "to": current.to_kid if current is not None else None,
+        "to": _drawn(current.to_kid if current is not None else None),
         "blocking": [
             {"instance": entry.instance, "label": entry.label, "why": entry.why, "code": entry.code}
             for entry in plan.blocking
@@ -55,7 +57,7 @@ def answer(
         "behind": [] if out is None else [entry.id for entry in out.behind],
     }
     if plan.to == "emergency":
-        data |= _emergency_data(plan, keyset, kid, out)
+        data |= _emergency_data(plan, keyset, kid, out, generation=(would_be or keyset).generation)
     exit_code, why, code, following = plan.exit_code, plan.why, plan.code, plan.next
     message = _refusal(plan)
     if dry and plan.verdict == "do":
@@ -75,6 +77,11 @@ def answer(
         message=message,
         why=why,
     )
+
+
+def _drawn(id: str | None) -> str | None:
+    """An id, or None for one that is drawn only when the document is written."""
+    return None if id in (NEW_KID, ROTATION_ID) else id
 
 
 def _refusal(plan: Plan) -> str:
@@ -97,11 +104,13 @@ def _after(plan: Plan, out: RollOut, kid: str | None, reason: str | None) -> str
     return shlex.join([*words, *(f"--allow-missing={instance}" for instance in silent)])
 
 
-def _emergency_data(plan: Plan, keyset: Keyset, kid: str | None, out: RollOut | None) -> dict[str, Any]:
+def _emergency_data(
+    plan: Plan, keyset: Keyset, kid: str | None, out: RollOut | None, *, generation: int
+) -> dict[str, Any]:
     return {
         "still_accepting": list(plan.still_accepting) if out is None else [entry.id for entry in out.behind],
         "exposure_seconds": keyset.max_stale_seconds,
-        "min_generation": keyset.generation,
+        "min_generation": generation,
         "revoke": [
             f"{kek}: whoever can unwrap there can open kid {kid} from a copy of the document"
             for kek in _wrapped_by(keyset, kid)

@@ -58,7 +58,7 @@ def _show(answer: Answer, *, as_json: bool) -> None:
     if not as_json and colour(sys.stdout):
         # Home and clear below, rather than clear all: no flicker.
         sys.stdout.write("\x1b[H\x1b[J")
-    emit(answer, as_json=as_json)
+    emit(answer, form="line" if as_json else "text")
     sys.stdout.flush()
 
 

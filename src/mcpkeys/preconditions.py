@@ -15,22 +15,31 @@ from mcpkeys.steps import Plan, Step
 def check_step(keyset: Keyset, step: Step) -> None:
     """Raises `ConfigurationError` for a step that no fleet could make sense of."""
     if step.to not in (1, 2, 3, "rollback", "emergency", "auto"):
-        raise ConfigurationError(f"there is no step {step.to!r}", next="--phase 1, 2 or 3; --rollback; --emergency")
+        raise ConfigurationError(
+            f"there is no step {step.to!r}", next="--phase 1, 2 or 3; --rollback; --emergency", code="usage"
+        )
     if step.expect is not None and not 0 <= step.expect <= 1_000_000:
-        raise ConfigurationError("--expect takes a number of instances", next="--expect 4")
+        raise ConfigurationError("--expect takes a number of instances", next="--expect 4", code="usage")
     if step.attest is not None and not step.attest.strip():
-        raise ConfigurationError("--attest is empty", next='--attest "deploy 4711 finished"')
+        raise ConfigurationError("--attest is empty", next='--attest "deploy 4711 finished"', code="usage")
     if step.to != "emergency":
         return
     if not step.kid:
-        raise ConfigurationError("--emergency burns one key, and none is named", next="add --kid K (mcpkeys status)")
+        raise ConfigurationError(
+            "--emergency burns one key, and none is named", next="add --kid K (mcpkeys status)", code="kid-missing"
+        )
     if keyset.key(step.kid) is None:
         kids = ", ".join(key.kid for key in keyset.live)
         raise ConfigurationError(
-            f"this keyset has no key {step.kid[:64]!r}", why=f"its live keys are {kids}", next=STATUS
+            f"this keyset has no key {step.kid[:64]!r}",
+            why=f"its live keys are {kids}",
+            next=STATUS,
+            code="kid-unknown",
         )
     if not (step.reason or "").strip():
-        raise ConfigurationError("an emergency has a reason", next="add --reason R; it is kept in the history")
+        raise ConfigurationError(
+            "an emergency has a reason", next="add --reason R; it is kept in the history", code="reason-missing"
+        )
 
 
 def restored(keyset: Keyset, reports: Mapping[str, ReceivedReport]) -> tuple[str, str] | None:

@@ -91,7 +91,7 @@ def answer(name: str) -> Any:
 def test_the_page_and_the_document_are_those_that_were_read(
     name: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = emit(answer(name), as_json=kind == "json")
+    code = emit(answer(name), form="json" if kind == "json" else "text")
     out, err = capsys.readouterr()
     shown = out if kind == "json" else f"exit {code}\n--- stdout\n{out}--- stderr\n{err}"
     path = GOLDEN / f"{name.replace(' ', '-').replace(',', '')}.{'json' if kind == 'json' else 'txt'}"
@@ -114,7 +114,7 @@ def test_every_reason_has_its_page() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_no_page_steers_a_terminal_or_shows_the_state_unasked(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    emit(answer(name), as_json=False)
+    emit(answer(name), form="text")
     out, err = capsys.readouterr()
     assert not [char for char in out + err if char != "\n" and (ord(char) < 32 or 127 <= ord(char) < 160)]
     assert "\u202e" not in out + err
