@@ -47,7 +47,8 @@ class Mutant:
 def mutants(text: str) -> Iterator[Mutant]:
     """Every mutant of a module's text.
 
-    Left alone: docstrings, annotations, what errors say to people, assertions that narrow types, `__repr__`, imports.
+    Left alone: docstrings, annotations, what errors say to people, assertions that narrow types, `__repr__`, imports,
+    decorators.
     """
     tree, lines = ast.parse(text), text.splitlines()
     places = list(_places(tree))
@@ -117,6 +118,9 @@ def _walked(tree: ast.AST) -> Iterator[ast.AST]:
         if isinstance(child, ast.FunctionDef) and child.name in ("__repr__", "__reduce__"):
             continue
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        if isinstance(child, ast.ClassDef):
+            yield from _walked(ast.Module(child.body, []))
             continue
         if isinstance(child, ast.FunctionDef):
             for part in [*child.args.defaults, *filter(None, child.args.kw_defaults), *child.body]:
