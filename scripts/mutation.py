@@ -26,13 +26,22 @@ sys.path.insert(0, str(Path(__file__).parent))
 from mutants import Mutant, mutants  # noqa: E402
 
 _TOKENS = ["tests/core/test_ring.py", "tests/vectors/test_vectors.py", "tests/core/test_token.py"]
-_DOCUMENTS = ["tests/vectors/test_vectors.py", "tests/protection/test_stored_document.py"]
+_DOCUMENTS = [
+    "tests/core/test_document.py",
+    "tests/vectors/test_vectors.py",
+    "tests/protection/test_stored_document.py",
+]
 _ROTATION = [f"tests/rotation/test_{name}.py" for name in ("gates", "describe", "plan_properties", "model_check")]
 _INSPECTION = [f"tests/inspection/test_{name}.py" for name in ("golden", "inspection", "explanation", "differential")]
 TESTS: dict[str, list[str]] = {
     "token": _TOKENS,
     "ring": _TOKENS,
-    "encoding": ["tests/vectors/test_vectors.py", "tests/fuzz/test_found.py", "tests/core/test_token.py"],
+    "encoding": [
+        "tests/core/test_document.py",
+        "tests/vectors/test_vectors.py",
+        "tests/fuzz/test_found.py",
+        "tests/core/test_token.py",
+    ],
     "strictjson": _DOCUMENTS,
     "keyset": [*_DOCUMENTS, "tests/rotation/test_gates.py"],
     "document": _DOCUMENTS,
