@@ -110,7 +110,9 @@ def at_aws(shell: Shell, aws: Moto, faulty: FaultyProxy) -> str:
     return kek
 
 
-@pytest.mark.parametrize("case", cases(AWS, "server error", "credentials of nobody", "a redirect", "nothing"))
+@pytest.mark.parametrize(
+    "case", cases(AWS, "server error", "credentials of nobody", "a redirect", "nothing", "clock six minutes fast")
+)
 def test_aws(shell: Shell, at_aws: str, faulty: FaultyProxy, case: str) -> None:
     fault, exit, code, words = AWS[case]
     with faulty.failing(fault), hurrying() if exit == 4 else nullcontext():
@@ -223,7 +225,9 @@ def unless_described(fault: VaultFault) -> VaultFault:
     return faulty
 
 
-@pytest.mark.parametrize("case", cases(VAULT, "server error", "throttled", "after the deadline", "standby"))
+@pytest.mark.parametrize(
+    "case", cases(VAULT, "server error", "throttled", "after the deadline", "standby", "connection lost")
+)
 def test_vault(shell: Shell, at_vault: str, at_bao: BaoWire, case: str) -> None:
     fault, exit, code, words = VAULT[case]
     at_bao.fault = unless_described(fault) if case == "another shape" else fault
@@ -314,7 +318,7 @@ def at_google(shell: Shell, google: GcpKmsDouble) -> str:
     return google.uri(name)
 
 
-@pytest.mark.parametrize("case", cases(GOOGLE, "throttled", "not there", "after the deadline"))
+@pytest.mark.parametrize("case", cases(GOOGLE, "throttled", "not there", "after the deadline", "garbage"))
 def test_google(shell: Shell, at_google: str, google: GcpKmsDouble, case: str) -> None:
     fault, exit, code, words = GOOGLE[case]
     with google.fault(fault), hurrying() if exit == 4 else nullcontext():
@@ -408,7 +412,7 @@ def test_a_folder_in_place_of_a_kek_file(shell: Shell) -> None:
 # --- writing is all or nothing ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dark", [0, 1, 2])
+@pytest.mark.parametrize("dark", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
 def test_init_under_several_keks_writes_nothing_where_one_is_out_of_reach(
     shell: Shell, aws: Moto, at_bao: BaoWire, bao: Bao, google: GcpKmsDouble, nobody: str, dark: int, monkeypatch: Any
 ) -> None:

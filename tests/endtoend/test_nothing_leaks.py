@@ -219,7 +219,7 @@ LONG = pytest.mark.slow
 
 @pytest.mark.parametrize(
     ("where", "faults"),
-    [("local", 9), ("aws", 1), ("openbao", 1), ("google", 1)]
+    [("local", 9), ("aws", 1), ("openbao", 1)]
     + [pytest.param(where, 99, marks=LONG) for where in ("aws", "openbao", "google")],
 )
 def test_nothing_shows_a_key_or_a_credential(
