@@ -73,8 +73,10 @@ def python() -> Section:
     members: dict[str, str] = {}
     for name in mcpkeys.__all__:
         found = getattr(mcpkeys, name)
-        members[name] = signature(found) if callable(found) else type(found).__name__
-        if inspect.isclass(found) and not issubclass(found, BaseException):
+        exposed = inspect.isclass(found) and not issubclass(found, BaseException)
+        # A class is made by its named constructors; what `__init__` takes is nobody's to call.
+        members[name] = "class" if exposed else signature(found) if callable(found) else type(found).__name__
+        if exposed:
             members |= {f"{name}.{below}": signature(getattr(found, below)) for below in vars(found) if below[0] != "_"}
     return {"version": "1", "members": dict(sorted(members.items()))}
 
