@@ -9,6 +9,7 @@ import click
 
 from mcpkeys.authoring import whoami
 from mcpkeys.errors import SettingError
+from mcpkeys.purger import drop_withdrawn
 from mcpkeys.stepping import observe
 from mcpkeys.steps import Step, To
 from mcpkeys_cli.options import DURATION, author_of, carried, keyset_options, output_option
@@ -110,6 +111,7 @@ def command(
         if emergency and taken.plan.verdict in ("do", "done"):
             if taken.written is not None:
                 note(f"generation {keyset.generation} is written, {kid} is burnt; following it out (Ctrl-C is safe)")
+                drop_withdrawn(author, taken.observed, taken.written)
             time_to_confirm = 3.0 * keyset.refresh_seconds if waiting is None else waiting
             out = follow(author, taken, Patience(time_to_confirm), stopped=allow_missing)
         elif waiting is not None and (taken.written is not None or (taken.plan.verdict == "done" and not auto)):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from mcpkeys import purging
 from mcpkeys.authoring import Author
+from mcpkeys.errors import Denied, Unreachable
+from mcpkeys.keyset import Keyset
 from mcpkeys.purging import Purge, Request
 from mcpkeys.revising import Revised, Revision, revise
 from mcpkeys.stepping import Observed
@@ -40,3 +43,21 @@ def purge(
     for instance in plan.reports:
         author.store.delete_report(instance, deadline=author.deadline())
     return revised, plan, len(plan.reports)
+
+
+def drop_withdrawn(author: Author, observed: Observed, written: Keyset) -> int:
+    """How many reports went after `written` renewed the report key: those that a purge would have deleted before.
+
+    A farewell under the old key can no longer be read, and what cannot be read never counts as gone: every rotation to
+    come would wait for instances that left long ago. A failing store is no error: the step is written, and an instance
+    that left may be named by --allow-missing.
+
+    Args:
+        observed: what the step was planned from, its farewells believed under the old report key.
+    """
+    dropped = 0
+    with suppress(Unreachable, Denied):
+        for instance in purging.withdrawn(written, observed.gathered.received, observed.now):
+            author.store.delete_report(instance, deadline=author.deadline())
+            dropped += 1
+    return dropped

@@ -7,7 +7,7 @@ is stopped. Silence alone proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,22 +109,25 @@ def decide(observed: Observed, stamps: Mapping[str, float], request: Request) ->
     return Purge(revision, wraps, trimmed, reports, left)
 
 
+def withdrawn(keyset: Keyset, received: Iterable[ReceivedReport], now: float) -> tuple[str, ...]:
+    """Instances whose farewell is old enough to go, in order of id. None while a step may wait for any instance."""
+    if due(keyset) is not None:
+        return ()
+    kept = max(FAREWELL_KEPT_SECONDS, silent_after(keyset) / 1000)
+    return tuple(
+        sorted(e.report.instance for e in received if e.report.state == "farewell" and now - e.modified_at > kept)
+    )
+
+
 def _gone(observed: Observed, stamps: Mapping[str, float]) -> tuple[tuple[str, ...], list[tuple[str, float]]]:
     """(withdrawn ones that may go, silent ones with their age). None while a step may wait for any of them."""
     keyset, now = observed.stored.keyset, observed.now
     if due(keyset) is not None:
         return (), []
     limit = silent_after(keyset) / 1000
-    farewell: list[str] = []
-    silent: list[tuple[str, float]] = []
-    withdrawn = {e.report.instance for e in observed.gathered.received if e.report.state == "farewell"}
-    for instance, at in sorted(stamps.items()):
-        age = now - at
-        if instance in withdrawn:
-            farewell += [instance] if age > max(FAREWELL_KEPT_SECONDS, limit) else []
-        elif age > limit:
-            silent.append((instance, age))
-    return tuple(farewell), silent
+    farewells = {e.report.instance for e in observed.gathered.received if e.report.state == "farewell"}
+    silent = [(instance, now - at) for instance, at in sorted(stamps.items()) if instance not in farewells]
+    return withdrawn(keyset, observed.gathered.received, now), [entry for entry in silent if entry[1] > limit]
 
 
 def _document(

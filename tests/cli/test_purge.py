@@ -116,3 +116,31 @@ def test_a_dry_run_deletes_nothing_and_a_person_is_asked(shell):
     assert reports(shell) == [report]
     ran = shell.run("purge", "--yes")
     assert ran.out.rstrip().splitlines()[-1].startswith("next: ")
+
+
+def test_an_emergency_drops_farewells_that_nobody_could_read_afterwards(shell):
+    kid = shell.init("--refresh", "1")["kid"]
+    with instance(shell.environ, "left"), instance(shell.environ, "leaves"):
+        pass
+    left = next(path for path in reports(shell) if "left" in path.read_text())
+    (leaves,) = (path for path in reports(shell) if path != left)
+    age(left, 3700)
+    answer = shell.json("rotate", "--emergency", "--kid", kid, "--reason", "leaked", "--yes", "--wait", "0")
+    # A farewell of the last hour is kept, as a purge keeps it; the operator is told to name its instance.
+    assert reports(shell) == [leaves]
+    assert answer["behind"] == [leaves.stem]
+
+
+def test_an_emergency_drops_no_farewell_while_a_key_is_left_to_retire(shell):
+    shell.init("--refresh", "1")
+    with instance(shell.environ):
+        pass
+    (report,) = reports(shell)
+    age(report, 3700)
+    shell.json("rotate", "--phase", "1", "--yes")
+    time.sleep(3.1)  # a phase lasts at least 3 refresh intervals, by the store's clock
+    assert shell.json("rotate", "--phase", "2", "--expect", "0", "--yes")["written"]
+    minting = stored(shell).minting.kid
+    shell.json("rotate", "--emergency", "--kid", minting, "--reason", "leaked", "--yes", "--wait", "0")
+    assert len(stored(shell).live) == 2
+    assert reports(shell) == [report]
