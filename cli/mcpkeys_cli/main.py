@@ -97,6 +97,8 @@ def main(arguments: Sequence[str]) -> int:
     form, word = _wanted(arguments), _word(arguments)
     try:
         answer: Any = cli.main(list(arguments), prog_name="mcpkeys", standalone_mode=False)
+        # Here, since the text is made only now: what fails in it is told like every other failure.
+        return emit(answer, form=form) if isinstance(answer, Answer) else int(answer or 0)
     except McpkeysError as exc:
         return emit(of_error(word, exc, getattr(exc, "data", None)), form=form)
     except click.exceptions.NoArgsIsHelpError as exc:
@@ -104,9 +106,9 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     except click.UsageError as exc:
         shown = f"{exc.ctx.command_path} --help" if exc.ctx is not None else "mcpkeys --help"
-        return emit(Answer(word, exit=2, code="usage", message=exc.format_message(), next=shown), form=form)
+        return emit(Answer(word, exit=2, code="usage", message=_one_line(exc), next=shown), form=form)
     except click.ClickException as exc:
-        return emit(Answer(word, exit=2, code="usage", message=exc.format_message()), form=form)
+        return emit(Answer(word, exit=2, code="usage", message=_one_line(exc)), form=form)
     except (click.Abort, KeyboardInterrupt):
         return emit(
             Answer(word, exit=130, code="interrupted", message="interrupted", next="the same command resumes"),
@@ -127,7 +129,10 @@ def main(arguments: Sequence[str]) -> int:
             ),
             form=form,
         )
-    return emit(answer, form=form) if isinstance(answer, Answer) else int(answer or 0)
+
+
+def _one_line(exc: click.ClickException) -> str:
+    return " ".join(exc.format_message().split())
 
 
 def _place(exc: BaseException) -> str:

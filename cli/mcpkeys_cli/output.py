@@ -6,7 +6,7 @@
   Streams (`status --watch`, `triage --output ndjson`) print one document a line.
 - Text ends with the next step, on success as on failure: `next: ...`; an error is `error:`, `why:`, `next:`.
 - Times are RFC 3339 UTC; in text the relative time stands beside them.
-- Characters from outside that could steer a terminal (C0, C1, bidi) are escaped.
+- Characters from outside that could steer a terminal (C0, C1, bidi) or begin a line of their own are escaped.
 - Colour only where a person looks: a terminal, and no NO_COLOR.
 """
 
@@ -23,8 +23,8 @@ from typing import Any, Literal
 from mcpkeys.encoding import format_ms
 from mcpkeys.errors import McpkeysError
 
-# C0 but tab and line feed, DEL and C1, line and paragraph separators, bidi marks, embeddings and isolates, BOM.
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+# C0 but tab, DEL and C1, line and paragraph separators, bidi marks, embeddings and isolates, BOM.
+_STEERING = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 Form = Literal["text", "json", "line"]
@@ -55,8 +55,8 @@ class Answer:
 
 
 def escape(text: str) -> str:
-    """`text` with every character that could steer a terminal spelled as an escape."""
-    return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    """One line: every character that could steer a terminal or begin another line is spelled as an escape."""
+    return _STEERING.sub(lambda match: "\\n" if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
 
 
 def document(answer: Answer) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def emit(answer: Answer, *, form: Form) -> int:
         if answer.next:
             note(f"  next: {escape(answer.next)}")
     elif answer.next:
-        print(f"next: {_printable(answer.next)}")
+        print(f"next: {_printable(escape(answer.next))}")
     return answer.exit
 
 

@@ -114,5 +114,7 @@ def _text(source: str, keyset: Keyset, findings: list[Finding]) -> str:
         "",
         table(("KID", "STATE", "SINCE"), _rows(keyset, now)),
     ]
-    lines += [f"warning: {finding.what}: {finding.why}\n  next: {finding.next}" for finding in findings]
+    lines += [
+        f"warning: {escape(f'{finding.what}: {finding.why}')}\n  next: {escape(finding.next)}" for finding in findings
+    ]
     return "\n".join(lines)

@@ -41,6 +41,9 @@ from mcpkeys.reports import Gathered
 from mcpkeys.store import Store
 
 READ_SECONDS = 10.0
+MAX_TAKEN_KEYS = 1024
+MAX_TAKEN_BYTES = 256 << 10
+"""Of a document that is replaced: so many keys are kept as retired, and their wraps where it is no longer than that."""
 Urandom = Callable[[int], bytes]
 
 
@@ -140,7 +143,8 @@ class Author:
         """What a keyset that starts anew must come above; None where nothing is stored and nobody reports.
 
         Also a damaged document has one: the generation that it and the reports claim. A claim can only raise the
-        new generation, and an absurd one (over 2^52) is not believed.
+        new generation, and an absurd one (over 2^52) is not believed. No signer is pinned here, so of a document that
+        is whole nobody knows whose it is: what is taken over from it is bounded.
         """
         try:
             found = self.store.read(None, fresh=True, deadline=self.deadline())
@@ -156,8 +160,10 @@ class Author:
             keyset = document.read(found.body, name=self.pins.name)
         except KeysetError as exc:
             return Predecessor(found.version, generation, why=str(exc))
-        retired = tuple(_retire(key, now_ms) for key in keyset.keys)
-        return Predecessor(found.version, max(generation, keyset.generation), keysets.digest(keyset), retired)
+        retired = tuple(_retire(key, now_ms) for key in keyset.keys[:MAX_TAKEN_KEYS])
+        if len(found.body) > MAX_TAKEN_BYTES:
+            retired = tuple(replace(key, wrapped=()) for key in retired)
+        return Predecessor(found.version, generation, keysets.digest(keyset), retired)
 
     # --- keys ---------------------------------------------------------------------------------------------
 

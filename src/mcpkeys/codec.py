@@ -59,6 +59,7 @@ class EnvelopeCodec:
         self._mint_sdk = mint_sdk
         self._closed = False
         self._threaded = False
+        self._sealed_under_prefix = 0
         self._swapping = threading.RLock()  # a signal handler may close the codec amid a swap
         self._refusals: dict[tuple[str, str], itertools.count[int]] = {}
         self._use(Ring(name="", keys=()))
@@ -178,7 +179,6 @@ class EnvelopeCodec:
             minter = None if self._mint_sdk else ring.minter(self._instance.prefix)
             self._ring = ring
             self._minter = minter
-            self._sealed_under_prefix = 0
             self._adopted_at = self._clock.time()
             self._watched = self._refresher is not None and (
                 self._inline or (ring.keyset is not None and ring.keyset.max_stale_seconds is not None)
@@ -282,6 +282,8 @@ class EnvelopeCodec:
         minter.due = count + TTL_SAMPLE
         self._sealed_under_prefix += TTL_SAMPLE
         if self._sealed_under_prefix >= SEALS_PER_PREFIX:
+            # Counted for the prefix, not for the ring: a new generation keeps the prefix, and often the key.
+            self._sealed_under_prefix = 0
             self._instance.new_prefix()
             self._use(None)
 
@@ -423,6 +425,7 @@ class EnvelopeCodec:
         """For `lifetime`, in the child: its own id, prefix and thread."""
         refresher = self._refresher
         self._swapping = threading.RLock()
+        self._sealed_under_prefix = 0
         if refresher is None:
             self._instance.redraw()
         else:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from mcpkeys import strictjson
 from mcpkeys.encoding import MAX_MS, b64u, unb64u
 from mcpkeys.keyset import KID
+from mcpkeys.kms import MAX_URI_CHARS
 from mcpkeys.store import MAX_REPORT_BYTES, Found, check_instance
 
 SCHEMA = "mcpkeys.report/1"
@@ -171,8 +172,7 @@ def _parse(value: dict[str, Any]) -> Report:
     for name in ("minting_since", "ttl_observed", "max_stale"):
         value[name] = None if value[name] is None else _ms(value[name])
     for name in ("keyset", "label", "digest"):
-        if not isinstance(value[name], str) or len(value[name]) > 255:
-            raise TypeError
+        _text(value[name], 255)
     if value["state"] not in ("joining", "serving", "farewell"):
         raise ValueError
     check_instance(value["instance"])
@@ -189,14 +189,20 @@ def _parse(value: dict[str, Any]) -> Report:
     for prefix in value["prefixes"]:
         if len(unb64u(prefix)) != 12:
             raise ValueError
-    if not all(isinstance(kek, str) for kek in value["unwraps_by"]):
-        raise TypeError
+    for kek in (*value["unwraps_by"], *value["canary"]):
+        _text(kek, MAX_URI_CHARS)
     for name in ("verifies", "prefixes", "unwraps_by"):
         if not isinstance(value[name], list):
             raise TypeError
     canary = {kek: Canary(_ms(entry["at"]), entry["ok"] is True) for kek, entry in value["canary"].items()}
     lists = {name: tuple(value[name]) for name in ("verifies", "prefixes", "unwraps_by")}
     return replace(Report(**{**value, **lists}), canary=canary)
+
+
+def _text(value: object, most: int) -> None:
+    """What instances write is printable. Anything else is a liar's try at the terminal of who reads it."""
+    if not isinstance(value, str) or len(value) > most or not value.isprintable():
+        raise TypeError
 
 
 def _ms(value: object) -> int:
