@@ -12,7 +12,7 @@ import hmac
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from mcpkeys.errors import (
     KeysetMismatch,
     McpkeysError,
     NotFound,
+    StoreUnreachable,
     UnwrapRefused,
 )
 from mcpkeys.keks import Job, Keks, Unwrapped
@@ -38,9 +39,12 @@ from mcpkeys.kms import DATA_KEY_BYTES, Kms, Purpose, Wrap, WrapContext, identit
 from mcpkeys.loading import Pins
 from mcpkeys.patience import CALL_SECONDS
 from mcpkeys.reports import Gathered
-from mcpkeys.store import Store
+from mcpkeys.store import Found, Store
 
 READ_SECONDS = 10.0
+GATHER_SECONDS = 60.0
+MAX_GATHERED_BYTES = 256 << 20
+"""4,096 reports of 64 KiB; honest ones have one or two."""
 MAX_TAKEN_KEYS = 1024
 MAX_TAKEN_BYTES = 256 << 10
 """Of a document that is replaced: so many keys are kept as retired, and their wraps where it is no longer than that."""
@@ -131,9 +135,26 @@ class Author:
         return self._open("report", keyset.name, keyset.report_key.kid, keyset.report_key.wrapped, self.keks)
 
     def gather(self, keyset: Keyset) -> Gathered:
-        """Every report there is, authenticated. Raises what the store or the report key's KEKs answer."""
-        found = list(self.store.reports(deadline=self.deadline()))
-        return reports.gather(found, [self.report_key(keyset)], keyset=keyset.name)
+        """Every report there is, authenticated. Raises what the store or the report key's KEKs answer.
+
+        `StoreUnreachable` also where they are more than can be looked at: whoever may write a report may write many,
+        and an operator must neither wait for hours nor run out of memory.
+        """
+        found: list[Found] = []
+        size = 0
+        for entry in self.store.reports(deadline=self.deadline()):
+            found.append(entry)
+            size += len(entry.body)
+            if size > MAX_GATHERED_BYTES:
+                raise _flooded(f"over {MAX_GATHERED_BYTES >> 20} MiB of reports")
+        return reports.gather(self._in_time(found), [self.report_key(keyset)], keyset=keyset.name)
+
+    def _in_time(self, found: Sequence[Found]) -> Iterator[Found]:
+        deadline = self.deadline(GATHER_SECONDS)
+        for number, entry in enumerate(found):
+            if self._clock.monotonic() > deadline:
+                raise _flooded(f"{number:,} of {len(found):,} reports were looked at in {GATHER_SECONDS:g} s")
+            yield entry
 
     def now(self) -> tuple[float, float]:
         """The store's clock and its resolution, in seconds."""
@@ -344,6 +365,16 @@ def exists(uri: str) -> KeysetExists:
         f"a keyset is stored at {uri} already",
         why="init never overwrites",
         next="mcpkeys status shows it; mcpkeys init --replace --reason R starts anew above its generation",
+    )
+
+
+def _flooded(why: str) -> StoreUnreachable:
+    return StoreUnreachable(
+        "there are more reports than can be looked at",
+        why=why,
+        next="delete those that no server of yours wrote, and take the right to write there from who wrote them; "
+        "mcpkeys rotate --emergency does without reports",
+        code="reports-flooded",
     )
 
 

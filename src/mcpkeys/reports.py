@@ -86,6 +86,10 @@ class Report:
     max_stale: int | None = None
 
 
+NAMES = frozenset(("schema", *Report.__dataclass_fields__))
+MAC_CHARS = 43
+
+
 @dataclass(frozen=True, slots=True)
 class ReceivedReport:
     """An authentic report and when it reached the store: seconds since the epoch, by the store's clock."""
@@ -129,8 +133,11 @@ def decode(body: bytes, report_keys: Iterable[bytes], *, keyset: str, instance: 
     except strictjson.NotStrict as exc:
         raise BadReport(str(exc)) from None
     claimed = value.pop("mac", None)
-    if not isinstance(claimed, str) or value.get("schema") != SCHEMA:
+    # The names first: garbage is not worth the canonical form, which costs twice what reading it did.
+    if not isinstance(claimed, str) or value.get("schema") != SCHEMA or len(claimed) != MAC_CHARS:
         raise BadReport("not a report")
+    if value.keys() != NAMES:
+        raise BadReport("not a report, or of another version of mcpkeys")
     matches = [hmac.compare_digest(mac(key, value).encode(), claimed.encode()) for key in report_keys]
     if not any(matches):
         raise BadReport("not authentic under this keyset's report key")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from servers.fakefleet import Fleet
 
-from mcpkeys import reports, restoring, stepping
+from mcpkeys import authoring, reports, restoring, stepping
 from mcpkeys.encoding import b64u
 from mcpkeys.errors import McpkeysError, StoreDenied, StoreUnreachable
 from mcpkeys.keyset import MAX_ROSTER
@@ -134,3 +134,22 @@ def shell_author(tmp_path: Path):
     keyset, _ = made.create("fleet", audience="fleet", sign_keks=[kek], now_ms=1_800_000_000_000)
     yield Author(store, Keks.open([kek]), Pins("fleet", (keyset.signer.public,)))
     made.close()
+
+
+def test_more_reports_than_can_be_looked_at_are_an_error_in_time_and_stop_no_burn(
+    shell_author, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = b'{"schema":"mcpkeys.report/1","mac":"' + b"A" * 43 + b'","x":[' + b"0," * 20_000 + b"0]}"
+    for _ in range(40):
+        shell_author.store.put_report(b64u(os.urandom(16)), body, deadline=shell_author.deadline())
+    kid = shell_author.read().keyset.minting.kid
+    for limit, value in (("MAX_GATHERED_BYTES", 1 << 20), ("GATHER_SECONDS", 0.05)):
+        with monkeypatch.context() as patch:
+            patch.setattr(authoring, limit, value)
+            with pytest.raises(StoreUnreachable, match="more reports than can be looked at") as caught:
+                stepping.observe(shell_author)
+            assert caught.value.code == "reports-flooded"
+            blind = stepping.observe(shell_author, blindly=True)
+            assert blind.blind
+            assert blind.plan(Step("emergency", kid=kid, reason="leaked")).verdict == "do"
+    assert len(stepping.observe(shell_author).gathered.rejected) == 40
