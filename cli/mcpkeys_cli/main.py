@@ -108,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
         shown = f"{exc.ctx.command_path} --help" if exc.ctx is not None else "mcpkeys --help"
         return emit(Answer(word, exit=2, code="usage", message=_one_line(exc), next=shown), form=form)
     except click.ClickException as exc:
-        return emit(Answer(word, exit=2, code="usage", message=_one_line(exc)), form=form)
+        return emit(Answer(word, exit=2, code="usage", message=_one_line(exc), next="mcpkeys --help"), form=form)
     except (click.Abort, KeyboardInterrupt):
         return emit(
             Answer(word, exit=130, code="interrupted", message="interrupted", next="the same command resumes"),

@@ -79,12 +79,19 @@ def of_error(command: str, error: McpkeysError, data: Mapping[str, Any] | None =
     return Answer(
         command,
         data=data or {},
-        next=error.next,
+        next=error.next or _fallback(command, error.exit_code),
         exit=error.exit_code,
         code=error.code,
         message=error.what,
         why=error.why,
     )
+
+
+def _fallback(command: str, code: int) -> str:
+    """What helps where an error (a plugin's, say) names no next step."""
+    if code in (4, 7):
+        return "mcpkeys doctor"
+    return "mcpkeys --help" if command == "mcpkeys" else f"mcpkeys {command} --help"
 
 
 def emit(answer: Answer, *, form: Form) -> int:

@@ -35,6 +35,7 @@ MAX_COMBINATIONS: Final = 4096
 """Counted before they are told apart; their number bounds the memory, not the outcome."""
 
 _CAPTURE: Final = "capture the requests too (a proxy's NDJSON, a HAR): the log alone names no key and no claims"
+_NOTHING: Final = "give it the servers' logs, captured requests or bare tokens: mcpkeys triage --help"
 _NEXT_OF_A_LOG: Final = {
     "stale ring": "mcpkeys doctor --as-server, on the instance that logs it: it names the store or the KEK",
     "audience": "mcpkeys check MODULE:SERVER, on an instance of each release: one has another audience",
@@ -331,6 +332,7 @@ class Triage:
             likely.append(f"the servers logged '{printable(word)}' {count:,} times; {shown}")
             next_step = next_step or _NEXT_OF_A_LOG.get(word, _CAPTURE)
         if not likely:
+            next_step = next_step or ("mcpkeys status" if self._counts["tokens"] else _NOTHING)
             likely.append(
                 "nothing was refused" if self._counts["tokens"] else "there was no token and no refusal in it"
             )

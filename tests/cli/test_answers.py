@@ -7,6 +7,9 @@ import json
 import pytest
 from cli.conftest import Shell
 
+from mcpkeys.errors import ConfigurationError, StoreUnreachable
+from mcpkeys_cli.output import Answer, emit, of_error
+
 
 def test_a_dry_run_names_the_rotation_that_would_begin(shell: Shell) -> None:
     kid = shell.init()["kid"]
@@ -72,3 +75,24 @@ def test_a_watch_prints_a_document_a_line_and_so_does_its_end(shell: Shell, monk
     documents = [json.loads(line) for line in ran.out.splitlines()]
     assert [document["exit"] for document in documents] == [0, 0, 130]
     assert {document["schema"] for document in documents} == {"mcpkeys.status/1"}
+
+
+def test_a_triage_of_nothing_says_what_it_reads(shell: Shell) -> None:
+    shell.init()
+    (shell.folder / "empty").touch()
+    assert "mcpkeys triage --help" in shell.json("triage", str(shell.folder / "empty"))["next"]
+    assert "\nnext: " in shell.run("triage", str(shell.folder / "empty")).out
+
+
+def test_an_error_without_a_next_step_gets_one() -> None:
+    # A plugin's errors are not ours to word.
+    assert of_error("status", StoreUnreachable("no answer")).next == "mcpkeys doctor"
+    assert of_error("status", ConfigurationError("wrong")).next == "mcpkeys status --help"
+    assert of_error("mcpkeys", ConfigurationError("wrong")).next == "mcpkeys --help"
+
+
+def test_a_next_step_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    emit(Answer("status", next="mcpkeys status --name \x1b[31m\u202e"), form="text")
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert "\x1b" not in out
