@@ -16,7 +16,8 @@ MAX_PARTS: Final = 4
 """A refusal's line is at most this many broken lines long (80 columns: three)."""
 MAX_OPEN: Final = 4096
 """Instances whose lines may be mixed; beyond, the oldest one's refusal counts as it stands."""
-_OPENS = re.compile(rb"^(.{0,300}?)(requestState rejected on\b.{0,200}?)\s+\w{1,100}\.py:\d{1,6}\s*$")
+# The message ends in what is no space, so that a long run of spaces is walked once, not from each of its places.
+_OPENS = re.compile(rb"^(.{0,300}?)(requestState rejected on\b(?:.{0,199}?\S)??)\s+\w{1,100}\.py:\d{1,6}\s*$")
 _FRONT = re.compile(
     rb"((?:\[pod/[^\]\s]{1,300}\] |[^\s|]{1,100}\s{1,40}\| )?)(?:\d{4}-\d\d-\d\dT[\d:.,+Z-]{8,30} )?( *)", re.ASCII
 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import logging
+import time
 
 import pytest
 from rich.console import Console
 from rich.logging import RichHandler
 
-from mcpkeys import capture
+from mcpkeys import capture, wrapped
 from mcpkeys.causes import _TELLERS
 
 WORDS = [*_TELLERS, "stale ring", "codec error"]
@@ -57,3 +58,12 @@ def test_other_lines_are_left_alone_and_keep_their_numbers() -> None:
     assert found(["first", *lines]) == [("tools/call", "audience", None, 4)]
     plain = "2026-11-30T00:30:00Z WARNING mcp.server.request_state: requestState rejected on tools/call: seal"
     assert found([plain, " " * 30 + "seal"]) == [("tools/call", "seal", None, 1)]
+
+
+@pytest.mark.parametrize("spaces", [900, 1 << 20])
+def test_spaces_without_end_cost_no_time(spaces: int) -> None:
+    line = b"requestState rejected on " + b"a" * 99 + b": " + b" " * spaces + b"\n"
+    lines = [line] * max(1, (4 << 20) // len(line))
+    began = time.process_time()
+    assert [found for _, found in wrapped.joined(lines)] == lines
+    assert time.process_time() - began < 1.5
