@@ -99,8 +99,18 @@ def _then(step: Step, to: To, code: str, blocking: tuple[Blocking, ...], *, hear
         return "mcpkeys doctor"
     if code in ("gate-shrunken", "gate-contradiction", "gate-lagging", "gate-joining"):
         return FOLLOW
-    # Phase 2 takes names with the step itself; later steps have put them on record.
-    return naming(to, step.allow_missing) if to == 2 else command(to)
+    # Phase 2 takes the operator's words with the step itself; later steps have put them on record.
+    return _said_again(step) if to == 2 else command(to)
+
+
+def _said_again(step: Step) -> str:
+    """Phase 2 with the words that this attempt was given."""
+    words = [naming(2, step.allow_missing)]
+    if step.attest is not None:
+        words.append(f"--attest {shlex.quote(step.attest)}")
+    if step.expect is not None:
+        words.append(f"--expect {step.expect}")
+    return " ".join(words)
 
 
 def command(to: To) -> str:

@@ -96,3 +96,17 @@ def test_a_next_step_cannot_steer_a_terminal(capsys: pytest.CaptureFixture[str])
     out = capsys.readouterr().out
     assert out.isascii()
     assert "\x1b" not in out
+
+
+def test_what_waits_for_time_alone_is_asked_for_again_with_the_same_words(shell: Shell) -> None:
+    shell.init("--evidence", "attest")
+    shell.json("rotate", "--phase", "1", "--yes")
+    answer = shell.json("rotate", "--phase", "2", "--attest", "deploy 4711 is out", "--yes")
+    assert (answer["exit"], answer["next"]) == (6, "mcpkeys rotate --phase 2 --attest 'deploy 4711 is out'")
+
+
+def test_that_no_server_runs_is_said_again(shell: Shell) -> None:
+    shell.init()
+    shell.json("rotate", "--phase", "1", "--yes")
+    answer = shell.json("rotate", "--phase", "2", "--expect", "0", "--yes")
+    assert (answer["exit"], answer["next"]) == (6, "mcpkeys rotate --phase 2 --expect 0")
