@@ -15,7 +15,7 @@ _INTRODUCTION = """# Performance
 
 Written by `make bench BENCH_ARGS=--write`; do not edit. The numbers are of one machine, the ratios say more than the
 microseconds: everything in a table was timed in one run, in turn, in short batches, over inputs that differ from call
-to call, and a ratio is the median of the ratios within one turn. `make bench` measures it where you are;
+to call; what a call takes is the lower quartile of its batches. `make bench` measures it where you are;
 `make bench BENCH_ARGS=--check` fails where a target is missed.
 
 ![Time of one seal and unseal by size, and ratios to the SDK's built-in codec](performance.svg)

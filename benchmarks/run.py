@@ -36,13 +36,13 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 def parts(folder: Path, *, smoke: bool) -> dict[str, Callable[[], dict[str, Any]]]:
     """Every part of a run, in the order of the page."""
-    turns = 8 if smoke else 120
+    turns = 12 if smoke else 150
     return {
         "sealing": lambda: sealing.by_size(folder, (300, 4096) if smoke else states.SIZES, turns=turns),
         "rings": lambda: sealing.by_ring(folder, turns=turns),
         "refusals": lambda: refusals.by_length(
             folder,
-            turns=6 if smoke else 40,
+            turns=12 if smoke else 60,
             lengths=refusals.LENGTHS[::3] if smoke else refusals.LENGTHS,
             beyond=refusals.BEYOND[:1] if smoke else refusals.BEYOND,
         ),
@@ -51,7 +51,7 @@ def parts(folder: Path, *, smoke: bool) -> dict[str, Callable[[], dict[str, Any]
         "kms": lambda: startup.under_kms(
             keys=(1, 3, 10), latencies=(0.010,) if smoke else (0.010, 0.050), turns=1 if smoke else 7
         ),
-        "commands": lambda: startup.imports_and_commands(folder, turns=1 if smoke else 15),
+        "commands": lambda: startup.imports_and_commands(folder, turns=1 if smoke else 9),
         "triage": lambda: triaging.rate(folder, tokens=2_000 if smoke else 40_000, turns=1 if smoke else 5),
     }
 

@@ -1,20 +1,20 @@
 """Timing side by side: every contestant is timed in short batches, in turn, in random order.
 
-What is compared is the median of the ratios within one turn, so that a machine whose speed drifts during the run, or
-another process that takes the processor away for a while, moves both sides of a ratio or neither.
+What a call takes is the lower quartile over many short batches: what it takes while nothing else has the processor.
+On a machine with other work a median tells of that work; on one without, the two are the same. A ratio is of two of
+these.
 """
 
 from __future__ import annotations
 
 import gc
 import random
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-BATCH_SECONDS = 0.0015
-"""About as long as a batch lasts: far below the time slice that a busy machine gives, far above the clock's step."""
+BATCH_SECONDS = 0.0004
+"""About as long as a batch lasts: far below the time slice of a busy machine, far above the step of its clock."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Timed:
 
     turns: Mapping[str, Sequence[float]]
 
-    def median(self, name: str) -> float:
-        """Seconds per call."""
-        return statistics.median(self.turns[name])
+    def seconds(self, name: str) -> float:
+        """Seconds per call: the lower quartile of the turns."""
+        return percentile(self.turns[name], 0.25)
 
     def ratio(self, name: str, base: str) -> float:
-        """How long `name` takes in units of `base`: the median over the turns."""
-        return statistics.median(a / b for a, b in zip(self.turns[name], self.turns[base], strict=True))
+        """How long `name` takes in units of `base`."""
+        return self.seconds(name) / self.seconds(base)
 
 
 def side_by_side(work: Mapping[str, tuple[Callable[[object], object], Sequence[object]]], *, turns: int) -> Timed:

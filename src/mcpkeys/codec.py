@@ -61,7 +61,8 @@ class EnvelopeCodec:
         self._threaded = False
         self._sealed_under_prefix = 0
         self._swapping = threading.RLock()  # a signal handler may close the codec amid a swap
-        self._refusals: dict[tuple[str, str], itertools.count[int]] = {}
+        self._unknown = itertools.count()
+        self._refusals: dict[tuple[str, str], itertools.count[int]] = {UNKNOWN: self._unknown}
         self._use(Ring(name="", keys=()))
 
     # --- constructors ---------------------------------------------------------------------------------------
@@ -230,11 +231,14 @@ class EnvelopeCodec:
         found = ring.attempt(token)
         if found.__class__ is bytes:
             return found
-        if found is UNKNOWN:
+        if found is UNKNOWN and not self._closed:
+            # A path of its own: floods of these are what an attacker can have for nothing.
             refresher = self._refresher
             if refresher is not None and not refresher.early:
                 refresher.poke()
-        elif ring.sdk is not None and token.startswith("v1.") and len(token) <= ring.max_token_chars:
+            next(self._unknown)
+            raise InvalidRequestState("unknown key")
+        if ring.sdk is not None and token.startswith("v1.") and len(token) <= ring.max_token_chars:
             opened = ring.sdk.open(token)
             if isinstance(opened, bytes):
                 return opened
@@ -315,7 +319,8 @@ class EnvelopeCodec:
     @property
     def refusals_by_key_state(self) -> dict[tuple[str, str], int]:
         """Refused tokens by reason and the state of the key that they name (`none`: no key of this keyset)."""
-        return {at: read_count(counter) for at, counter in list(self._refusals.items())}
+        counts = {at: read_count(counter) for at, counter in list(self._refusals.items())}
+        return {at: count for at, count in counts.items() if count}
 
     @property
     def refresher(self) -> Refresher | None:
