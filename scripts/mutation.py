@@ -54,7 +54,7 @@ TESTS: dict[str, list[str]] = {
     "preconditions": _ROTATION,
     "emergency": _ROTATION,
     "inspection": _INSPECTION,
-    "claims": _INSPECTION,
+    "claims": ["tests/core/test_claims.py", *_INSPECTION],
     "opening": _INSPECTION,
     "call": _INSPECTION,
     "difference": _INSPECTION,
