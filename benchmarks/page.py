@@ -18,12 +18,12 @@ microseconds: everything in a table was timed in one run, in turn, in short batc
 to call; what a call takes is the lower quartile of its batches. `make bench` measures it where you are;
 `make bench BENCH_ARGS=--check` fails where a target is missed.
 
-![Time of one seal and unseal by size, and ratios to the SDK's built-in codec](performance.svg)
+![Time of one seal and unseal by size, and ratios to the SDK's built-in codec](assets/performance.svg)
 
 Where the time goes: a codec of this kind cannot be faster than randomness, the cipher and base64 (`limit`). The
 built-in codec encodes with the standard library's base64, which at 16 KiB costs ten times what the cipher costs.
 """
-_REFUSALS = """![Time to refuse a token by its length](refusals.svg)
+_REFUSALS = """![Time to refuse a token by its length](assets/refusals.svg)
 """
 
 

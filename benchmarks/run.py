@@ -1,6 +1,6 @@
 """Measure everything that docs/performance.md tells, in one run, side by side.
 
-    python benchmarks/run.py [--smoke] [--only PART] [--json FILE] [--check] [--write]
+    python benchmarks/run.py [--smoke] [--only PART] [--json FILE] [--check] [--write] [--keep FILE ...]
 
 The commands (`make bench BENCH_ARGS=...`): `--smoke` is small and quick, to show that everything still runs;
 `--check` exits 1 where a target is missed; `--write` keeps the run as its Python version's and writes the page.
@@ -56,6 +56,13 @@ def parts(folder: Path, *, smoke: bool) -> dict[str, Callable[[], dict[str, Any]
     }
 
 
+def published() -> None:
+    """The page and its plots, of the kept runs."""
+    runs = page.kept()
+    page.write(runs, DOCS / "performance.md")
+    plot.draw(runs[-1], DOCS / "assets")
+
+
 def main(arguments: list[str]) -> int:
     """One run; its exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -64,7 +71,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     parser.add_argument("--check", action="store_true", help="exit 1 where a target is missed")
     parser.add_argument("--write", action="store_true", help="keep the run and write docs/performance.md and its plots")
+    parser.add_argument("--keep", nargs="+", type=Path, metavar="FILE", help="write the page of these, measure nothing")
     given = parser.parse_args(arguments)
+    if given.keep:
+        for path in given.keep:
+            page.keep(json.loads(path.read_text()))
+        published()
+        return 0
     found: dict[str, Any] = {"machine": machine.described()}
     with tempfile.TemporaryDirectory(prefix="mcpkeys-bench-") as folder:
         measured = parts(Path(folder), smoke=given.smoke)
@@ -89,9 +102,7 @@ def main(arguments: list[str]) -> int:
         given.json.write_text(json.dumps(found, indent=1) + "\n")
     if given.write:
         page.keep(found)
-        runs = page.kept()
-        page.write(runs, DOCS / "performance.md")
-        plot.draw(runs[-1], DOCS)
+        published()
     missed = [one for one in checked if not one.met]
     print(
         f"\n{len(checked) - len(missed)} of {len(checked)} targets met"

@@ -55,7 +55,7 @@ TESTS: dict[str, list[str]] = {
     "emergency": _ROTATION,
     "inspection": _INSPECTION,
     "claims": ["tests/core/test_claims.py", *_INSPECTION],
-    "opening": _INSPECTION,
+    "opening": ["tests/core/test_opening.py", *_INSPECTION],
     "call": _INSPECTION,
     "difference": _INSPECTION,
     "audience": ["tests/audience"],
