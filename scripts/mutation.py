@@ -47,7 +47,7 @@ TESTS: dict[str, list[str]] = {
     "document": _DOCUMENTS,
     "rotation": _ROTATION,
     "gates": _ROTATION,
-    "transitions": _ROTATION,
+    "transitions": ["tests/core/test_transitions.py", *_ROTATION],
     "steps": _ROTATION,
     "fleet": _ROTATION,
     "standing": _ROTATION,
