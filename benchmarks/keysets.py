@@ -29,15 +29,20 @@ from mcpkeys.kms import Kms, Purpose, Wrap, WrapContext
 NAME = "bench"
 
 
-def signed_keyset(kms: Sequence[Kms], *, keys: int) -> Keyset:
-    """A first generation with one minting and `keys - 1` verifying keys, wrapped by each of `kms`."""
+def signed_keyset(kms: Sequence[Kms], *, keys: int, sign_kms: Sequence[Kms] = ()) -> Keyset:
+    """A first generation with one minting and `keys - 1` verifying keys, wrapped by each of `kms`.
+
+    `sign_kms` wrap the signer; by default the same.
+    """
+    sign_kms = sign_kms or kms
     now = int(time.time() * 1000)
     private = Ed25519PrivateKey.generate()
 
     def wrapped(purpose: Purpose, key: bytes) -> tuple[str, tuple[Wrap, ...]]:
         kid = b64u(secrets.token_bytes(9))
         context = WrapContext(purpose, NAME, kid)
-        return kid, tuple(kek.wrap(key, context, deadline=time.monotonic() + 60) for kek in kms)
+        by = sign_kms if purpose == "sign" else kms
+        return kid, tuple(kek.wrap(key, context, deadline=time.monotonic() + 60) for kek in by)
 
     made = [wrapped("seal", os.urandom(32)) for _ in range(keys)]
     report_kid, report = wrapped("report", os.urandom(32))
@@ -56,7 +61,7 @@ def signed_keyset(kms: Sequence[Kms], *, keys: int) -> Keyset:
             generation=1,
             previous=None,
             keks=uris,
-            sign_keks=uris,
+            sign_keks=tuple(kek.uri for kek in sign_kms),
             keys=tuple(Key(kid, "verifying" if i else "minting", now, now, w) for i, (kid, w) in enumerate(made)),
             report_key=ReportKey(report_kid, report),
             rotation=None,
@@ -74,9 +79,10 @@ def local(folder: Path, *, keys: int = 1) -> dict[str, Any]:
     from mcpkeys_local.kms import LocalKms
 
     folder.mkdir(parents=True, exist_ok=True)
-    kek = folder / "kek.key"
+    kek, sign_kek = folder / "kek.key", folder / "operator.key"
     create_kek(kek)
-    document = signed_keyset([LocalKms(f"local://{kek}")], keys=keys)
+    create_kek(sign_kek)
+    document = signed_keyset([LocalKms(f"local://{kek}")], keys=keys, sign_kms=[LocalKms(f"local://{sign_kek}")])
     path = folder / "bench.keyset.json"
     path.write_bytes(dumps(document))
     return {"name": NAME, "keyset": str(path), "keks": [f"local://{kek}"], "signers": [document.signer.public]}
