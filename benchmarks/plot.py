@@ -64,7 +64,8 @@ def _codecs(found: dict[str, Any], path: Path) -> Path:
         times.set_xticks(sizes, [size_name(size) for size in sizes])
         times.minorticks_off()
         _ratios(axes[1][column], operation, sizes, by, bounds)
-    axes[0][0].legend(fontsize=7.5, loc="upper left", framealpha=0.9)
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path, metadata={"Date": None, "Creator": None})
     plt.close(figure)
     return path
@@ -75,7 +76,7 @@ def _ratios(axis: Any, operation: str, sizes: list[int], by: dict[Any, Any], bou
     at = range(len(sizes))
     measured = [by["mcpkeys", size]["ratio"] for size in sizes]
     bars = axis.bar(at, measured, width=0.55, color=COLOURS["mcpkeys"], label="mcpkeys", zorder=2)
-    axis.bar_label(bars, [f"{value:.2f}" for value in measured], fontsize=8, padding=2)
+    axis.bar_label(bars, [f"{value:.2f}" for value in measured], fontsize=9, label_type="center", color="white")
     for i, size in enumerate(sizes):
         if size in bounds:
             axis.hlines(

@@ -1,6 +1,7 @@
 """What mcpkeys is compared with. Each is used as its documentation says, with a key already in memory.
 
-A contestant that gives bytes is given the fastest base64 there is on top, since a token has to be text.
+A contestant that gives bytes is given the fastest base64 on top (the standard alphabet, by SIMD), since a token
+has to be text.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from pybase64 import urlsafe_b64decode, urlsafe_b64encode
+from pybase64 import b64decode, b64encode
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,8 @@ def tink() -> Rival:
     primitive = library.new_keyset_handle(aead.aead_key_templates.AES256_GCM).primitive(aead.Aead)
     return Rival(
         "Tink (AES256-GCM)",
-        lambda payload: urlsafe_b64encode(primitive.encrypt(payload, b"bound")),
-        lambda token: primitive.decrypt(urlsafe_b64decode(token), b"bound"),
+        lambda payload: b64encode(primitive.encrypt(payload, b"bound")),
+        lambda token: primitive.decrypt(b64decode(token, validate=True), b"bound"),
     )
 
 
@@ -119,10 +120,8 @@ def aws_encryption_sdk() -> Rival:
     suite = AlgorithmSuite.AES_256_GCM_HKDF_SHA512_COMMIT_KEY
     return Rival(
         "AWS Encryption SDK (cached)",
-        lambda payload: urlsafe_b64encode(
-            client.encrypt(source=payload, materials_manager=materials, algorithm=suite)[0]
-        ),
-        lambda token: client.decrypt(source=urlsafe_b64decode(token), materials_manager=materials)[0],
+        lambda payload: b64encode(client.encrypt(source=payload, materials_manager=materials, algorithm=suite)[0]),
+        lambda token: client.decrypt(source=b64decode(token, validate=True), materials_manager=materials)[0],
     )
 
 
@@ -132,10 +131,10 @@ def limit() -> Rival:
 
     def seal(payload: bytes) -> bytes:
         nonce = urandom(12)
-        return urlsafe_b64encode(nonce + aead.encrypt(nonce, payload, None))
+        return b64encode(nonce + aead.encrypt(nonce, payload, None))
 
     def unseal(token: bytes) -> bytes:
-        raw = urlsafe_b64decode(token)
+        raw = b64decode(token, validate=True)
         return aead.decrypt(raw[:12], raw[12:], None)
 
     return Rival("limit (AES-GCM + urandom + base64)", seal, unseal)
