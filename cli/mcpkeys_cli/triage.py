@@ -36,7 +36,7 @@ EPILOG = """Reads, mixed and line by line: servers' logs, JSON-RPC requests, NDJ
 
 \b
   mcpkeys triage server.log
-  kubectl logs -l app=orders --prefix | mcpkeys triage -
+  kubectl logs -l app=orders --prefix --tail=-1 | mcpkeys triage -
   mcpkeys triage capture.ndjson --audience acme-orders --output ndjson
 """
 

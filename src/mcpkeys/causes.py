@@ -174,7 +174,7 @@ def _future(inspection: Inspection, situation: Situation, minter: Report | None)
     return (
         f"minted {span(ahead)} in the future; the boundary allows {claims_of.FUTURE_SKEW_SECONDS:.0f} s",
         causes,
-        "mcpkeys doctor compares this machine's clock with the store's; then NTP on the instances",
+        "mcpkeys status names the instance whose clock is off; then NTP there",
     )
 
 
@@ -253,7 +253,10 @@ def _audience(inspection: Inspection, situation: Situation, minter: Report | Non
         if similar:
             causes.append(f"a slip: {similar[0].what}")
         else:
-            causes.append("another service's token under shared keys: the audience claim did its work")
+            causes.append(
+                "minted under another name: a release of this service that names its audience differently, or another "
+                "service under shared keys"
+            )
     elif claim is None:
         causes.append("it was minted by a server without an audience, and used with one that has one")
     else:

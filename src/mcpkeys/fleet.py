@@ -153,6 +153,12 @@ def describe(
         last = keyset.rotation
         past = None if last is None else replace(last, roster=(), expect=None)
         found = assess(replace(keyset, rotation=past), by_id, step, at, gate)
+    instances = tuple(_instance(keyset, gate, standing) for standing in found.standings)
+    troubled = [view for view in instances if view.counts and view.state not in ("serving", "joining")]
+    if answer.why == "steady" and troubled:
+        # A rotation is not what a fleet in trouble wants next, and somebody tired would paste it.
+        first = troubled[0].label or troubled[0].id
+        answer = replace(answer, next=f"mcpkeys doctor --as-server, on {first}: {troubled[0].why or troubled[0].state}")
     running, last = keyset.running, keyset.rotation
     since = running.steps[-1].entered_at if running is not None else keyset.minting.state_since
     if running is not None:
@@ -168,7 +174,7 @@ def describe(
         to_kid=last.to_kid if last is not None else None,
         phase_since=since / 1000,
         keys=_keys(keyset, by_id, at),
-        instances=tuple(_instance(keyset, gate, standing) for standing in found.standings),
+        instances=instances,
         due=replace(answer, document=None),
     )
 

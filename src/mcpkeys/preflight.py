@@ -234,7 +234,7 @@ def _keyset(facts: ServerFacts, finding: Make) -> Iterable[Finding]:
             f"the server seals for '{printable(facts.audience)}', the keyset '{facts.keyset}' is for "
             f"'{printable(facts.keyset_audience)}'",
             "replicas that take the keyset's audience refuse this server's tokens, and the other way round",
-            "use request_state_security(), which takes the keyset's; or mcpkeys set --audience",
+            "use request_state_security(), which takes the keyset's; only where every server is renamed: mcpkeys set",
         )
     if facts.ttl is not None and facts.ttl > facts.keyset_ttl:
         yield finding(

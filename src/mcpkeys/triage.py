@@ -311,7 +311,7 @@ class Triage:
             likely.append(
                 f"tokens that inspect as accepted are refused where the ring, audience or clock is another: {named}"
             )
-            next_step = "mcpkeys status names what each instance holds; restart those that do not follow"
+            next_step = "mcpkeys status: what does not follow reads an old copy of the keyset, or has another clock"
         for word, sample in sorted(self._samples.items(), key=lambda item: -item[1].count):
             if word == "accepted" or len(likely) >= 6:
                 continue

@@ -81,7 +81,7 @@ def test_a_clock_that_reports_say_is_wrong_is_named() -> None:
     [
         ("acme-orders", "acme-order", "only by one edit"),
         ("acme-orders", "Acme-Orders", "only by case"),
-        ("acme-orders", "acme-billing", "another service's token"),
+        ("acme-orders", "acme-billing", "another"),
         ("acme-orders", None, "a server that has none"),
         (..., "acme-orders", "without an audience"),
     ],

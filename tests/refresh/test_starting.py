@@ -248,7 +248,7 @@ def test_a_server_says_that_it_could_open_the_signer(caplog: pytest.LogCaptureFi
 def test_it_does_not_where_the_signer_has_a_kek_of_its_own_or_the_kms_restricts_by_context(
     fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    signers = FakeKek("local:///root/sign.key", clock=fleet.clock)
+    signers = FakeKek("local:///operators/sign.key", clock=fleet.clock)
     with_own = Fleet(keks=[FakeKek("local:///etc/mcpkeys/kek.key", clock=fleet.clock)], clock=fleet.clock)
     signer = with_own.create().signer
     with_own.next(
