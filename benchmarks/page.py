@@ -56,6 +56,10 @@ def write(runs: Sequence[dict[str, Any]], path: Path) -> None:
         f"Python {', '.join(run['machine']['python'] for run in runs)}; {versions}. "
         f"Load before the runs: {', '.join(str(run['machine']['load']) for run in runs)}.\n"
     )
+    if max(run["machine"]["load"] for run in runs) > machine["cores"] / 2:
+        parts.append(
+            "The machine was busy with other work meanwhile, so that the tails of these numbers are not its own.\n"
+        )
     path.write_text("\n".join(parts))
 
 

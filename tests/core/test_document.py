@@ -422,6 +422,7 @@ def test_differences_are_named() -> None:
         (b'"x"', "not a JSON object"),
         (b"{", "not JSON: .* at line 1, column 2"),
         (b'{"a":1,"a":1}', "'a' stands twice"),
+        (b'{"' + b"n" * 50 + b'":1,"' + b"n" * 50 + b'":1}', "the name 'n{40}' stands twice"),
         (b'{"x":{"a":1,"b":2,"a":3}}', "'a' stands twice"),
         (b'{"a":1.0}', "'1.0' is not an integer"),
         (b'{"a":1e2}', "is not an integer"),

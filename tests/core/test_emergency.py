@@ -1,0 +1,59 @@
+"""What the plan of an emergency says and records."""
+
+from __future__ import annotations
+
+from vectors import make
+
+from mcpkeys import rotation
+from mcpkeys.encoding import b64u
+from mcpkeys.reports import ReceivedReport
+from mcpkeys.steps import Step
+
+KEYSET = make.keyset()
+VERIFYING, MINTING, RETIRED = KEYSET.keys
+NOW = make.NOW / 1000
+HERE, GONE = make.report().instance, b64u(make.fixed("gone", 16))
+
+
+def burn(kid: str, *, seen: float = NOW, allow_missing: tuple[str, ...] = ()) -> rotation.Plan:
+    step = Step(to="emergency", kid=kid, reason="leaked", allow_missing=allow_missing)
+    return rotation.plan(KEYSET, [ReceivedReport(make.report(), seen)], step, NOW)
+
+
+def test_burning_the_minter_says_what_still_verifies() -> None:
+    found = burn(MINTING.kid)
+    assert found.verdict == "do"
+    assert f"{VERIFYING.kid} keeps verifying and waits for --phase 3" in found.why
+    assert "A fresh key mints at once" in found.why
+    assert found.needs_key
+    assert found.needs_report_key
+
+
+def test_burning_another_key_leaves_the_minter() -> None:
+    found = burn(VERIFYING.kid)
+    assert f"{MINTING.kid} goes on minting" in found.why
+    assert "keeps verifying" not in found.why
+    assert not found.needs_key
+    assert found.needs_report_key
+    assert found.document is not None
+    assert found.document.rotation is not None
+    assert found.document.rotation.ended == "emergency"
+
+
+def test_a_word_on_an_instance_that_reports_is_recorded_and_not_believed() -> None:
+    fresh = burn(MINTING.kid, allow_missing=(HERE, GONE)).document
+    assert fresh is not None
+    assert fresh.history[-1].overrides == (
+        f"--allow-missing {GONE}",
+        f"--allow-missing {HERE}: its report is not believed",
+    )
+    assert fresh.rotation is not None
+    assert fresh.rotation.steps[-1].evidence.missing == (GONE,)
+    assert fresh.rotation.steps[-1].evidence.word == f"{MINTING.kid} is burnt"
+    silent = burn(MINTING.kid, seen=NOW - 10_000, allow_missing=(HERE,)).document
+    assert silent is not None
+    assert silent.history[-1].overrides == (f"--allow-missing {HERE}",)
+
+
+def test_a_retired_key_is_burnt_already() -> None:
+    assert burn(RETIRED.kid).verdict == "done"
