@@ -52,7 +52,7 @@ TESTS: dict[str, list[str]] = {
     "fleet": _ROTATION,
     "standing": _ROTATION,
     "preconditions": _ROTATION,
-    "emergency": _ROTATION,
+    "emergency": ["tests/core/test_emergency.py", *_ROTATION],
     "inspection": _INSPECTION,
     "claims": ["tests/core/test_claims.py", *_INSPECTION],
     "opening": ["tests/core/test_opening.py", *_INSPECTION],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vectors import make
 
 from mcpkeys import rotation
@@ -57,3 +59,23 @@ def test_a_word_on_an_instance_that_reports_is_recorded_and_not_believed() -> No
 
 def test_a_retired_key_is_burnt_already() -> None:
     assert burn(RETIRED.kid).verdict == "done"
+
+
+def test_who_still_accepts_the_key_is_named_unless_it_has_left_or_never_held_it() -> None:
+    report = make.report()
+    others = {
+        "left": replace(report, instance=b64u(make.fixed("left", 16)), state="farewell"),
+        "without": replace(report, instance=b64u(make.fixed("without", 16)), verifies=(VERIFYING.kid,)),
+    }
+    received = [ReceivedReport(one, NOW) for one in (report, *others.values())]
+    step = Step(to="emergency", kid=MINTING.kid, reason="leaked")
+    assert rotation.plan(KEYSET, received, step, NOW).still_accepting == (HERE,)
+
+
+def test_a_fleet_that_could_not_be_seen_is_said_and_recorded() -> None:
+    step = Step(to="emergency", kid=MINTING.kid, reason="leaked", blind="the report key is out of reach")
+    found = rotation.plan(KEYSET, [], step, NOW)
+    assert found.document is not None
+    assert found.document.history[-1].overrides == ("no report was read: the report key is out of reach",)
+    assert found.why != burn(MINTING.kid).why
+    assert "the report key is out of reach" in found.why
