@@ -1,4 +1,10 @@
-"""What a run of the whole suite says at its end, also where the tests ran in other processes."""
+"""For the whole suite: how hypothesis searches, and what a run says at its end, also of tests in other processes."""
+
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says something about the machine, nothing about the code: speed is measured in benchmarks/.
+settings.register_profile("mcpkeys", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("mcpkeys")
 
 
 def pytest_terminal_summary(terminalreporter):
