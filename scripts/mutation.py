@@ -153,6 +153,15 @@ def run(module: str, sample: int, seed: int, seconds: float) -> dict[str, Any]:
     return {"module": module, "mutants": len(every), "tried": len(chosen), "killed": killed, "survivors": survivors}
 
 
+def _fresh(path: Path) -> str:
+    """What a seed said that no test was written for."""
+    results = json.loads(path.read_text())
+    tried, killed = sum(r["tried"] for r in results), sum(r["killed"] for r in results)
+    modules = ", ".join(f"`{r['module']}`" for r in results)
+    lost = "; ".join(f"`{r['module']}`: {s['what']} in `{s['source']}`" for r in results for s in r["survivors"])
+    return f"A fresh seed on {modules} killed {killed} of {tried} ({killed / tried:.1%}); there survived: {lost}."
+
+
 def write(results: list[dict[str, Any]], given: argparse.Namespace) -> None:
     """docs/mutation.md."""
     reasons = {(r["module"], r["what"], r["source"]): r["why"] for r in json.loads(REASONS.read_text())}
@@ -169,8 +178,8 @@ def write(results: list[dict[str, Any]], given: argparse.Namespace) -> None:
         f"**{killed} of {tried} killed: {killed / tried:.1%}.**",
         "",
         "Read that with care: the survivors of a first pass were read and tests written against them, then the same "
-        "seed was drawn again, so these mutants are partly the ones the tests were written for. A fresh seed tells "
-        "more.",
+        "seed was drawn again, so these mutants are partly the ones the tests were written for."
+        + (f" {_fresh(given.fresh)}" if given.fresh else ""),
         *(["", f"Not tried in these results: {', '.join(f'`{name}`' for name in left)}."] if left else []),
         "",
         "| module | mutants | tried | killed | score |",
@@ -202,6 +211,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seconds", type=float, default=120, help="for one mutant; a longer one is killed")
     parser.add_argument("--json", type=Path, help="write the results there")
     parser.add_argument("--write", nargs="*", type=Path, help="write docs/mutation.md, of these results where given")
+    parser.add_argument("--fresh", type=Path, help="results of another seed, told beside them")
     given = parser.parse_args(arguments)
     os.chdir(ROOT)
     if given.write:
