@@ -53,8 +53,11 @@ def output_option(command: F) -> F:
     )(command)
 
 
-def keyset_options(command: F) -> F:
-    """`--config --name --keyset --kek --signer`: where the keyset is and what is pinned."""
+def keyset_options(command: F, *, name_option: str = "--name") -> F:
+    """`--config --name --keyset --kek --signer`: where the keyset is and what is pinned.
+
+    `name_option` is another word for the keyset's name, where `--name` belongs to something else.
+    """
     for option in (
         click.option(
             "--signer", "signers", multiple=True, metavar="ed25519:...", help="Pinned signer; default MCPKEYS_SIGNERS."
@@ -63,7 +66,7 @@ def keyset_options(command: F) -> F:
             "--kek", "keks", multiple=True, metavar="URI", help="Pinned KEK, nearest first; default MCPKEYS_KEKS."
         ),
         click.option("--keyset", metavar="URI", help="The keyset's place; default MCPKEYS_KEYSET."),
-        click.option("--name", metavar="NAME", help="The keyset's name; default MCPKEYS_NAME."),
+        click.option(name_option, metavar="NAME", help="The keyset's name; default MCPKEYS_NAME."),
         click.option(
             "--config",
             type=click.Path(dir_okay=False),

@@ -19,6 +19,7 @@ from mcpkeys.keyset import Key, Keyset
 from mcpkeys.reports import ReceivedReport
 from mcpkeys.ring import Ring
 from mcpkeys.sdktoken import SdkRing
+from mcpkeys_cli.options import keyset_options
 
 if TYPE_CHECKING:
     from mcpkeys.settings import Settings
@@ -68,23 +69,9 @@ def sight_options(command: F) -> F:
         click.option(
             "--bundle", type=click.Path(dir_okay=False), metavar="FILE", help="Keys from mcpkeys bundle; no network."
         ),
-        click.option(
-            "--signer", "signers", multiple=True, metavar="ed25519:...", help="Pinned signer; default MCPKEYS_SIGNERS."
-        ),
-        click.option(
-            "--kek", "keks", multiple=True, metavar="URI", help="Pinned KEK, nearest first; default MCPKEYS_KEKS."
-        ),
-        click.option("--keyset", metavar="URI", help="The keyset's place; default MCPKEYS_KEYSET."),
-        click.option("--keyset-name", metavar="NAME", help="The keyset's name; default MCPKEYS_NAME."),
-        click.option(
-            "--config",
-            type=click.Path(dir_okay=False),
-            metavar="FILE",
-            help="TOML file of settings; default MCPKEYS_CONFIG.",
-        ),
     ):
         command = option(command)
-    return command
+    return keyset_options(command, name_option="--keyset-name")
 
 
 def sight_of(given: dict[str, Any], *, kid: str | None = None, now: float | None = None) -> Sight:

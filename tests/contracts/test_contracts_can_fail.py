@@ -363,7 +363,7 @@ def test_a_listener_hears_debug_records_and_leaves_the_root_logger_as_it_was():
     root = logging.getLogger()
     before = (root.level, list(root.handlers))
     with Listener() as listener:
-        logging.getLogger("some.library").debug("a %s", "word")
+        logging.getLogger("some.dependency").debug("a %s", "word")
     assert "a word" in listener.text
     assert (root.level, list(root.handlers)) == before
 
