@@ -118,7 +118,8 @@ def _refusals(found: dict[str, Any], path: Path) -> Path:
             marker="o",
             markersize=4,
             label=kind,
-            color=f"C{i}",
+            color="#6c757d" if kind.startswith("limit") else f"C{i}",
+            linestyle="--" if kind.startswith("limit") else "-",
         )
     lengths = sorted({row["chars"] for row in found["rows"]})
     axis.plot(lengths, [1.5] * len(lengths), "k--", linewidth=1, label="bound before any work: 1.5 µs")

@@ -42,7 +42,8 @@ def parts(folder: Path, *, smoke: bool) -> dict[str, Callable[[], dict[str, Any]
         "rings": lambda: sealing.by_ring(folder, turns=turns),
         "refusals": lambda: refusals.by_length(
             folder,
-            turns=12 if smoke else 60,
+            turns=12 if smoke else 25,
+            passes=1 if smoke else 10,
             lengths=refusals.LENGTHS[::3] if smoke else refusals.LENGTHS,
             beyond=refusals.BEYOND[:1] if smoke else refusals.BEYOND,
         ),
@@ -58,9 +59,9 @@ def parts(folder: Path, *, smoke: bool) -> dict[str, Callable[[], dict[str, Any]
 
 def published() -> None:
     """The page and its plots, of the kept runs."""
-    runs = page.kept()
-    page.write(runs, DOCS / "performance.md")
-    plot.draw(runs[-1], DOCS / "assets")
+    versions = page.kept()
+    page.write(versions, DOCS / "performance.md")
+    plot.draw(versions[-1][-1], DOCS / "assets")
 
 
 def main(arguments: list[str]) -> int:

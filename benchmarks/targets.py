@@ -73,7 +73,7 @@ def _refusals(rows: Any) -> list[Target]:
     """Per kind the length that comes nearest to its bound."""
     worst: dict[str, Any] = {}
     for row in rows:
-        if (
+        if row["bound"] is not None and (
             row["kind"] not in worst
             or row["us"] / row["bound"] > worst[row["kind"]]["us"] / worst[row["kind"]]["bound"]
         ):

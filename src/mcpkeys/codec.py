@@ -29,7 +29,7 @@ from mcpkeys.refresh import Refresher
 from mcpkeys.ring import UNKNOWN, Minter, Refusal, Ring
 from mcpkeys.sdktoken import SdkRing
 from mcpkeys.settings import load_settings
-from mcpkeys.token import URLSAFE, max_payload
+from mcpkeys.token import LONG, URLSAFE, encode_long, max_payload
 
 SEALS_PER_PREFIX = 1 << 32
 """A process draws a new prefix after about this many seals: random 96-bit nonces stay far from their bound."""
@@ -205,8 +205,10 @@ class EnvelopeCodec:
             self._bookkeeping(minter, count, payload)
         minter.use.last_mint = time()
         nonce = urandom(12)
-        sealed = b64encode_as_string(nonce + minter.encrypt(nonce, payload, minter.aad), URLSAFE)
-        return minter.header + sealed.rstrip("=")
+        encrypted = minter.encrypt(nonce, payload, minter.aad)
+        if len(encrypted) >= LONG:
+            return encode_long(minter.header, nonce, encrypted)
+        return minter.header + b64encode_as_string(nonce + encrypted, URLSAFE).rstrip("=")
 
     def _seal_otherwise(self, payload: bytes) -> str:
         """Without a minter: the SDK's own token during a migration, or nothing."""

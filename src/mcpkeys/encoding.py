@@ -23,7 +23,7 @@ def unb64u(text: str) -> bytes:
     if "+" in text or "/" in text:
         # pybase64 warns about these before it decodes them, and an application may have made warnings errors.
         raise ValueError("not canonical base64url")
-    data = b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
+    data = b64decode(text + "=" * (-len(text) % 4), b"-_", True)
     if b64u(data) != text:
         raise ValueError("not canonical base64url")
     return data

@@ -19,7 +19,7 @@ from mcpkeys.encoding import b64u, unb64u
 from mcpkeys.keyset import DEFAULT_MAX_TOKEN_CHARS, Keyset, State, digest
 from mcpkeys.keyuse import KeyUse
 from mcpkeys.sdktoken import SdkRing
-from mcpkeys.token import MIN_TOKEN_CHARS, decode_body, has_header
+from mcpkeys.token import LONG, MIN_TOKEN_CHARS, decode_body, has_header
 
 Refusal = tuple[str, str]
 """Why a token is refused, and the state of the key that it names; `none` where it names no key of the keyset, or
@@ -221,7 +221,9 @@ class Ring:
         if sealed is None or len(sealed) < 28:
             return "malformed", opener.state
         try:
-            payload = opener.decrypt(sealed[:12], sealed[12:], opener.aad)
+            # A view where a copy costs more than making one.
+            rest = sealed[12:] if len(sealed) < LONG else memoryview(sealed)[12:]
+            payload = opener.decrypt(sealed[:12], rest, opener.aad)
         except InvalidTag:
             return "seal", opener.state
         opener.use.last_unseal = time()
@@ -240,7 +242,7 @@ class Ring:
         header = text[:32]
         aead = key.derive(unb64u(header[16:]))
         try:
-            payload = aead.decrypt(sealed[:12], sealed[12:], header.encode())
+            payload = aead.decrypt(sealed[:12], memoryview(sealed)[12:], header.encode())
         except InvalidTag:
             return "seal", key.state
         opener = Opener(header, aead, key)

@@ -31,6 +31,9 @@ TAG_BYTES = 16
 MIN_TOKEN_CHARS = HEADER_CHARS + -(-(NONCE_BYTES + TAG_BYTES) * 4 // 3)
 """70: a header and the sealed empty payload."""
 
+LONG = 8192
+"""Bytes from which avoiding a copy is worth more than the steps it takes."""
+
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 URLSAFE = b"-_"
 PADDING = ("", "===", "==", "=")
@@ -127,6 +130,16 @@ def encode(header: str, sealed: bytes) -> str:
     return header + b64encode_as_string(sealed, URLSAFE).rstrip("=")
 
 
+def encode_long(header: str, nonce: bytes, encrypted: bytes) -> str:
+    """The token of `encode(header, nonce + encrypted)`, each long part copied once: quicker from LONG bytes on.
+
+    The nonce can be encoded by itself, its 12 bytes being 16 whole characters.
+    """
+    head, body = b64encode_as_string(nonce, URLSAFE), b64encode_as_string(encrypted, URLSAFE)
+    # Cut and joined in one step, which an f-string would do in two.
+    return "%s%s%.*s" % (header, head, (len(encrypted) * 4 + 2) // 3, body)  # noqa: UP031
+
+
 def decode_body(token: str) -> bytes | None:
     """NONCE || ciphertext || TAG of a token, or None where its body is not the one canonical spelling.
 
@@ -140,7 +153,7 @@ def decode_body(token: str) -> bytes | None:
         return None
     body += PADDING[surplus]
     try:
-        return b64decode(body, URLSAFE, validate=True)
+        return b64decode(body, URLSAFE, True)  # by position: a keyword costs a quarter of a short token's decoding
     except ValueError:
         return None
 

@@ -80,6 +80,30 @@ def test_any_bytes_come_back(codec: EnvelopeCodec, payload: bytes) -> None:
     assert set(sealed[4:]) <= set(ALPHABET)
 
 
+@pytest.mark.parametrize("size", [*range(token.LONG - 32, token.LONG + 5), 3 * token.LONG])
+def test_long_states_are_spelled_and_checked_like_short_ones(size: int) -> None:
+    secret, payload = os.urandom(32), os.urandom(size)
+    codec, other = EnvelopeCodec.from_secrets([secret]), EnvelopeCodec.from_secrets([secret])
+    sealed = codec.seal(payload)
+    body = token.decode_body(sealed)
+    assert body is not None
+    assert len(body) == 28 + size
+    assert token.encode(sealed[:32], body) == sealed == token.encode_long(sealed[:32], body[:12], body[12:])
+    for forged in (
+        sealed[:-1],
+        sealed + "A",
+        sealed + "=",
+        sealed[:-1] + ALPHABET[(ALPHABET.index(sealed[-1]) + 32) % 64],
+        sealed[:40] + ALPHABET[(ALPHABET.index(sealed[40]) + 1) % 64] + sealed[41:],
+    ):
+        for one in (codec, other):  # one knows the header by the end, the other has yet to see a tag verify
+            with pytest.raises(InvalidRequestState):
+                one.unseal(forged)
+        codec.unseal(sealed)
+    assert type(other.unseal(sealed)) is bytes
+    assert codec.unseal(sealed) == other.unseal(sealed) == payload
+
+
 @given(text=st.text(st.characters(codec=None), max_size=400))
 @settings(max_examples=500)
 def test_any_text_is_refused(codec: EnvelopeCodec, text: str) -> None:
