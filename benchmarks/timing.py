@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+Timer = Callable[[Callable[[object], object], Sequence[object]], float]
+"""(call, inputs) -> seconds per call."""
+
 BATCH_SECONDS = 0.0004
 """About as long as a batch lasts: far below the time slice of a busy machine, far above the step of its clock."""
 
@@ -35,14 +38,43 @@ class Timed:
         return Timed({name: [*turns, *later.turns[name]] for name, turns in self.turns.items()})
 
 
-def side_by_side(work: Mapping[str, tuple[Callable[[object], object], Sequence[object]]], *, turns: int) -> Timed:
+def returned(call: Callable[[object], object], inputs: Sequence[object]) -> float:
+    """Seconds per call over all inputs."""
+    started = time.perf_counter()
+    for value in inputs:
+        call(value)
+    return (time.perf_counter() - started) / len(inputs)
+
+
+def refused(*errors: type[Exception]) -> Timer:
+    """Times calls that raise one of these each time, catching it included. AssertionError where one does not."""
+
+    def once(call: Callable[[object], object], inputs: Sequence[object]) -> float:
+        caught = 0
+        started = time.perf_counter()
+        for value in inputs:
+            try:
+                call(value)
+            except errors:
+                caught += 1
+        taken = time.perf_counter() - started
+        assert caught == len(inputs)
+        return taken / len(inputs)
+
+    return once
+
+
+def side_by_side(
+    work: Mapping[str, tuple[Callable[[object], object], Sequence[object]]], *, turns: int, timer: Timer = returned
+) -> Timed:
     """Time each contestant's call over its own inputs, which differ from call to call.
 
     Args:
         work: name -> (callable of one argument, its inputs).
         turns: how often each is timed.
+        timer: gives the seconds per call over some inputs; of calls that raise, `refused`.
     """
-    batches = {name: _batch(call, inputs) for name, (call, inputs) in work.items()}
+    batches = {name: _batch(call, inputs, timer) for name, (call, inputs) in work.items()}
     found: dict[str, list[float]] = {name: [] for name in work}
     order = list(work)
     collecting = gc.isenabled()
@@ -54,7 +86,7 @@ def side_by_side(work: Mapping[str, tuple[Callable[[object], object], Sequence[o
         for _ in range(turns):
             random.shuffle(order)
             for name in order:
-                found[name].append(_once(work[name][0], batches[name]))
+                found[name].append(timer(work[name][0], batches[name]))
             gc.collect(0)
     finally:
         if collecting:
@@ -62,19 +94,12 @@ def side_by_side(work: Mapping[str, tuple[Callable[[object], object], Sequence[o
     return Timed(found)
 
 
-def _batch(call: Callable[[object], object], inputs: Sequence[object]) -> list[object]:
+def _batch(call: Callable[[object], object], inputs: Sequence[object], timer: Timer) -> list[object]:
     """The inputs, repeated to fill `BATCH_SECONDS`; also the warm-up."""
-    _once(call, inputs)
-    each = _once(call, inputs)
+    timer(call, inputs)
+    each = timer(call, inputs)
     count = max(1, min(2000, int(BATCH_SECONDS / each)))
     return [inputs[i % len(inputs)] for i in range(count)]
-
-
-def _once(call: Callable[[object], object], inputs: Sequence[object]) -> float:
-    started = time.perf_counter()
-    for value in inputs:
-        call(value)
-    return (time.perf_counter() - started) / len(inputs)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

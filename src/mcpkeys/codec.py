@@ -231,15 +231,15 @@ class EnvelopeCodec:
             self._look(sealing=False)
         ring = self._ring
         found = ring.attempt(token)
-        if found.__class__ is bytes:
-            return found
         if found is UNKNOWN and not self._closed:
-            # A path of its own: floods of these are what an attacker can have for nothing.
+            # First, and a path of its own: floods of these are what an attacker can have for nothing.
             refresher = self._refresher
             if refresher is not None and not refresher.early:
                 refresher.poke()
             next(self._unknown)
             raise InvalidRequestState("unknown key")
+        if found.__class__ is bytes:
+            return found
         if ring.sdk is not None and token.startswith("v1.") and len(token) <= ring.max_token_chars:
             opened = ring.sdk.open(token)
             if isinstance(opened, bytes):
