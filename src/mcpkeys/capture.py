@@ -181,6 +181,10 @@ def _line(raw: bytes, number: int, at: float | None) -> Iterator[Captured]:
     else:
         around = _Around(number, at)
     value = _loads(line[start:]) if start >= 0 else None
+    if value.__class__ is dict and (message := _message(value, around)):
+        # As `_walk` finds it, without its steps: what most lines of a capture are.
+        yield message[0]
+        return
     if isinstance(value, dict | list):
         found = [*_walk(value, around, _MAX_DEPTH)]
         if found:
@@ -206,15 +210,7 @@ def _line(raw: bytes, number: int, at: float | None) -> Iterator[Captured]:
 def _loads(text: str) -> Any:
     """A JSON value, or the first one of a text that goes on after it; None where there is none."""
     try:
-        return json.loads(text)
-    except RecursionError:
-        return None
-    except ValueError:
-        pass
-    if text[:1] not in ("{", "["):
-        return None
-    try:
-        return _DECODER.raw_decode(text)[0]
+        return _raw_decode(text)[0] if text[:1] in ("{", "[") else json.loads(text)
     except (ValueError, RecursionError):
         return None
 
@@ -225,7 +221,7 @@ def _documents(text: str) -> list[Any] | None:
     at = 0
     while (match := _NOT_SPACE.search(text, at)) is not None:
         try:
-            value, at = _DECODER.raw_decode(text, match.start())
+            value, at = _raw_decode(text, match.start())
         except (ValueError, RecursionError):
             return None
         values.append(value)
@@ -234,7 +230,7 @@ def _documents(text: str) -> list[Any] | None:
 
 _BEGINNINGS = frozenset("{[edmv \t\r\n")
 _HOLDING = frozenset((dict, list, str))
-_DECODER = json.JSONDecoder()
+_raw_decode = json.JSONDecoder().raw_decode
 _NOT_SPACE = re.compile(r"\S")
 
 
@@ -263,19 +259,25 @@ def _walk(value: Any, around: _Around, depth: int, texts: int = _MAX_NESTED_TEXT
         if texts and len(value) > 20 and value[0] in _BEGINNINGS:
             yield from _text(value, around, depth, texts)
     elif kind is dict:
-        method, params, result = value.get("method"), value.get("params"), value.get("result")
-        if isinstance(method, str) and (isinstance(params, dict) or "jsonrpc" in value):
-            if method in CARRIERS or (isinstance(params, dict) and "requestState" in params):
-                params = params if isinstance(params, dict) else None
-                around, _ = _beside(value, around)
-                yield _captured("request", around, {} if params is None else params, method, params)
-        elif isinstance(result, dict) and "requestState" in result:
-            yield _captured("response", _beside(value, around)[0], result)
-        elif "requestState" in value:
+        message = _message(value, around)
+        yield from _inside(value, around, depth, texts) if message is None else message
+
+
+def _message(value: dict[str, Any], around: _Around) -> tuple[Captured, ...] | None:
+    """The JSON-RPC message or the holder of a state that an object is; () for another message, None for no message."""
+    method, params, result = value.get("method"), value.get("params"), value.get("result")
+    if isinstance(method, str) and (isinstance(params, dict) or "jsonrpc" in value):
+        if method in CARRIERS or (isinstance(params, dict) and "requestState" in params):
+            params = params if isinstance(params, dict) else None
             around, _ = _beside(value, around)
-            yield _captured("token", around, value, method if isinstance(method, str) else NOT_GIVEN)
-        else:
-            yield from _inside(value, around, depth, texts)
+            return (_captured("request", around, {} if params is None else params, method, params),)
+        return ()
+    if isinstance(result, dict) and "requestState" in result:
+        return (_captured("response", _beside(value, around)[0], result),)
+    if "requestState" in value:
+        around, _ = _beside(value, around)
+        return (_captured("token", around, value, method if isinstance(method, str) else NOT_GIVEN),)
+    return None
 
 
 def _inside(value: dict[str, Any], around: _Around, depth: int, texts: int) -> Iterator[Captured]:

@@ -22,7 +22,7 @@ MAX_SHOWN_CHARS: Final = 1000
 MAX_OTHERS: Final = 20
 
 
-_decode = json.JSONDecoder().decode
+_raw_decode = json.JSONDecoder().raw_decode
 _KINDS = {
     bool: "a boolean",
     int: "a number",
@@ -48,8 +48,7 @@ def parse(payload: bytes) -> dict[str, Any]:
         BadEnvelope: the payload is no JSON object. The boundary refuses it as `malformed`, or fails on it.
     """
     try:
-        # What json.loads finds out about bytes that begin so, in a third of the time.
-        value = _decode(payload.decode("utf-8", "surrogatepass")) if payload[:2] == b'{"' else json.loads(payload)
+        value = _object(payload) if payload[:2] == b'{"' else json.loads(payload)
     except RecursionError:
         raise BadEnvelope("nested too deeply: the boundary raises RecursionError on it", raises=True) from None
     except ValueError:
@@ -57,6 +56,13 @@ def parse(payload: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadEnvelope(f"the sealed payload is {kind(value)}, not an object")
     return value
+
+
+def _object(payload: bytes) -> Any:
+    """What json.loads makes of bytes that begin so, in a third of the time."""
+    text = payload.decode("utf-8", "surrogatepass")
+    value, end = _raw_decode(text)
+    return value if end == len(text) else json.loads(text)
 
 
 def fault(claims: dict[str, Any]) -> str | None:

@@ -123,11 +123,12 @@ def open_token(text: str, ring: Ring | SdkRing | None, fronts: Fronts | None = N
 
 def _open_mk1(text: str, ring: Ring | None, fronts: Fronts) -> Opened:
     limit = DEFAULT_MAX_TOKEN_CHARS if ring is None else ring.max_token_chars
-    fault = _format_fault(text, limit)
-    if fault is not None:
-        return Opened([_malformed("format", fault), *_unopened("key", "encoding", "seal")], None, None)
     head = text[: token.HEADER_CHARS]
     front = fronts.get(head)
+    if front is None or not token.MIN_TOKEN_CHARS <= len(text) <= limit:
+        fault = _format_fault(text, limit)
+        if fault is not None:
+            return Opened([_malformed("format", fault), *_unopened("key", "encoding", "seal")], None, None)
     if front is None:
         front = _front(head, ring)
         if len(fronts) >= _MAX_FRONTS:
