@@ -143,7 +143,7 @@ def _of_store(sight: Sight, settings: Settings, sdk: SdkRing | None, kid: str | 
 def _unwrap(
     sight: Sight, keyset: Keyset, settings: Settings, sdk: SdkRing | None, kid: str | None, store: Store | None
 ) -> None:
-    from mcpkeys import reports
+    from mcpkeys import listing, reports
     from mcpkeys.keks import Job, Keks, Unwrapped
     from mcpkeys.kms import WrapContext
 
@@ -172,11 +172,11 @@ def _unwrap(
         sight.notes.append(f"the fleet's reports cannot be checked: {opened.what}")
         return
     try:
-        found = list(store.reports(deadline=time.monotonic() + READ_SECONDS))
+        found = list(listing.listed(store, deadline=time.monotonic() + READ_SECONDS))
+        looked_at = listing.in_time(found, seconds=READ_SECONDS)
+        sight.reports = reports.gather(looked_at, [opened.key], keyset=keyset.name).received
     except McpkeysError as exc:
         sight.notes.append(f"the fleet's reports cannot be read: {exc.what}")
-        return
-    sight.reports = reports.gather(found, [opened.key], keyset=keyset.name).received
 
 
 def read_file(path: str, limit: int) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from mcpkeys import document, registry, reports, strictjson
+from mcpkeys import document, listing, registry, reports, strictjson
 from mcpkeys import keyset as keysets
 from mcpkeys.clock import Clock, SystemClock
 from mcpkeys.encoding import b64u
@@ -30,7 +30,6 @@ from mcpkeys.errors import (
     KeysetMismatch,
     McpkeysError,
     NotFound,
-    StoreUnreachable,
     UnwrapRefused,
 )
 from mcpkeys.keks import Job, Keks, Unwrapped
@@ -42,9 +41,6 @@ from mcpkeys.reports import Gathered
 from mcpkeys.store import Found, Store
 
 READ_SECONDS = 10.0
-GATHER_SECONDS = 60.0
-MAX_GATHERED_BYTES = 256 << 20
-"""4,096 reports of 64 KiB; honest ones have one or two."""
 MAX_TAKEN_KEYS = 1024
 MAX_TAKEN_BYTES = 256 << 10
 """Of a document that is replaced: so many keys are kept as retired, and their wraps where it is no longer than that."""
@@ -137,24 +133,18 @@ class Author:
     def gather(self, keyset: Keyset) -> Gathered:
         """Every report there is, authenticated. Raises what the store or the report key's KEKs answer.
 
-        `StoreUnreachable` also where they are more than can be looked at: whoever may write a report may write many,
-        and an operator must neither wait for hours nor run out of memory.
+        `StoreUnreachable` also where they are more than can be looked at.
         """
-        found: list[Found] = []
-        size = 0
-        for entry in self.store.reports(deadline=self.deadline()):
-            found.append(entry)
-            size += len(entry.body)
-            if size > MAX_GATHERED_BYTES:
-                raise _flooded(f"over {MAX_GATHERED_BYTES >> 20} MiB of reports")
-        return reports.gather(self._in_time(found), [self.report_key(keyset)], keyset=keyset.name)
+        found = self.listed()
+        return reports.gather(self.in_time(found), [self.report_key(keyset)], keyset=keyset.name)
 
-    def _in_time(self, found: Sequence[Found]) -> Iterator[Found]:
-        deadline = self.deadline(GATHER_SECONDS)
-        for number, entry in enumerate(found):
-            if self._clock.monotonic() > deadline:
-                raise _flooded(f"{number:,} of {len(found):,} reports were looked at in {GATHER_SECONDS:g} s")
-            yield entry
+    def listed(self) -> list[Found]:
+        """Every report there is, unauthenticated. Raises as `listing.listed`."""
+        return list(listing.listed(self.store, deadline=self.deadline()))
+
+    def in_time(self, found: Sequence[Found]) -> Iterator[Found]:
+        """Those, to who looks at each. Raises as `listing.in_time`."""
+        return listing.in_time(found, clock=self._clock)
 
     def now(self) -> tuple[float, float]:
         """The store's clock and its resolution, in seconds."""
@@ -165,16 +155,17 @@ class Author:
 
         Also a damaged document has one: the generation that it and the reports claim. A claim can only raise the
         new generation, and an absurd one (over 2^52) is not believed. No signer is pinned here, so of a document that
-        is whole nobody knows whose it is: what is taken over from it is bounded.
+        is whole nobody knows whose it is: what is taken over from it is bounded. Raises what the store answers, and as
+        `gather` where the reports are more than can be looked at.
         """
         try:
             found = self.store.read(None, fresh=True, deadline=self.deadline())
         except NotFound:
             found = None
-        bodies = [entry.body for entry in self.store.reports(deadline=self.deadline())]
+        claims = [_claimed_generation(entry.body) for entry in self.in_time(self.listed())]
         if found is not None:
-            bodies.append(found.body)
-        generation = max((_claimed_generation(body) for body in bodies), default=0)
+            claims.append(_claimed_generation(found.body))
+        generation = max(claims, default=0)
         if found is None:
             return Predecessor(None, generation) if generation else None
         try:
@@ -365,16 +356,6 @@ def exists(uri: str) -> KeysetExists:
         f"a keyset is stored at {uri} already",
         why="init never overwrites",
         next="mcpkeys status shows it; mcpkeys init --replace --reason R starts anew above its generation",
-    )
-
-
-def _flooded(why: str) -> StoreUnreachable:
-    return StoreUnreachable(
-        "there are more reports than can be looked at",
-        why=why,
-        next="delete those that no server of yours wrote, and take the right to write there from who wrote them; "
-        "mcpkeys rotate --emergency does without reports",
-        code="reports-flooded",
     )
 
 

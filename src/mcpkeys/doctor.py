@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from mcpkeys import registry, reports, wraphealth
+from mcpkeys import listing, registry, reports, wraphealth
 from mcpkeys.authoring import Author
 from mcpkeys.diagnosis import CALL_SECONDS, Diagnosis, Role
 from mcpkeys.errors import McpkeysError, SettingError
@@ -119,10 +119,14 @@ def _health(seen: Diagnosis, store: Store, keyset: Keyset, report_key: bytes | N
     if report_key is None:
         return
     try:
-        found = list(store.reports(deadline=soon() + CALL_SECONDS))
+        found = list(listing.listed(store, deadline=soon() + CALL_SECONDS))
     except McpkeysError:
         return  # told already
-    gathered = reports.gather(found, [report_key], keyset=keyset.name)
+    try:
+        gathered = reports.gather(listing.in_time(found), [report_key], keyset=keyset.name)
+    except McpkeysError as exc:
+        seen.failed(store.uri, "reports", exc)
+        return
     warnings = wraphealth.warnings(keyset, [entry.report for entry in gathered.received])
     for warning in warnings:
         what, _, then = warning.partition(": ")

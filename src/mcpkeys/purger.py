@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
-from mcpkeys import purging
+from mcpkeys import listing, purging
 from mcpkeys.authoring import Author
 from mcpkeys.errors import Denied, Unreachable
 from mcpkeys.keyset import Keyset
@@ -28,7 +28,7 @@ def purge(
     last: list[Purge] = []
 
     def decide(observed: Observed) -> Revision:
-        found = author.store.reports(deadline=author.deadline())
+        found = listing.listed(author.store, deadline=author.deadline())
         stamps = {entry.name: entry.modified_at for entry in found}
         last.append(purging.decide(observed, stamps, request))
         return last[-1].revision

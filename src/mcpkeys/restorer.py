@@ -92,10 +92,10 @@ def _gather(author: Author, keysets: Sequence[Keyset]) -> tuple[Gathered, list[R
                 failure = exc
     if not keys and failure is not None:
         raise failure
-    found = list(author.store.reports(deadline=author.deadline()))
-    gathered = reports.gather(found, keys.values(), keyset=keysets[0].name)
+    found = author.listed()
+    gathered = reports.gather(author.in_time(found), keys.values(), keyset=keysets[0].name)
     doubtful = {instance for instance, _ in gathered.rejected}
-    claims = [_claim(entry, keysets[0].name) for entry in found if entry.name in doubtful]
+    claims = [_claim(entry, keysets[0].name) for entry in author.in_time(found) if entry.name in doubtful]
     return gathered, [claim for claim in claims if claim is not None]
 
 

@@ -6,7 +6,7 @@ import os
 import secrets
 import time
 
-from mcpkeys import document, reports
+from mcpkeys import document, listing, reports
 from mcpkeys import keyset as keysets
 from mcpkeys.diagnosis import CALL_SECONDS, Diagnosis, guarded, hook
 from mcpkeys.encoding import b64u, to_ms
@@ -87,7 +87,8 @@ def _clock(seen: Diagnosis, store: Store, skew: int) -> None:
 
 def _gather(seen: Diagnosis, store: Store) -> None:
     try:
-        count = len(guarded(store.uri, lambda: list(store.reports(deadline=time.monotonic() + 2 * CALL_SECONDS))))
+        deadline = time.monotonic() + 2 * CALL_SECONDS
+        count = guarded(store.uri, lambda: sum(1 for _ in listing.listed(store, deadline=deadline)))
     except McpkeysError as exc:
         seen.failed(store.uri, "reports", exc)
     else:

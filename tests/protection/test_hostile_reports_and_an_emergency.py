@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from servers.fakefleet import Fleet
 
-from mcpkeys import authoring, reports, restoring, stepping
+from mcpkeys import listing, reports, restoring, stepping
 from mcpkeys.encoding import b64u
 from mcpkeys.errors import McpkeysError, StoreDenied, StoreUnreachable
 from mcpkeys.keyset import MAX_ROSTER
@@ -143,9 +143,9 @@ def test_more_reports_than_can_be_looked_at_are_an_error_in_time_and_stop_no_bur
     for _ in range(40):
         shell_author.store.put_report(b64u(os.urandom(16)), body, deadline=shell_author.deadline())
     kid = shell_author.read().keyset.minting.kid
-    for limit, value in (("MAX_GATHERED_BYTES", 1 << 20), ("GATHER_SECONDS", 0.05)):
+    for limit, value in (("MAX_BYTES", 1 << 20), ("LOOK_SECONDS", 0.05)):
         with monkeypatch.context() as patch:
-            patch.setattr(authoring, limit, value)
+            patch.setattr(listing, limit, value)
             with pytest.raises(StoreUnreachable, match="more reports than can be looked at") as caught:
                 stepping.observe(shell_author)
             assert caught.value.code == "reports-flooded"
