@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from interop import reader
+from interop import documents, reader
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 
@@ -33,12 +33,13 @@ def opened(text: str) -> bytes | str:
 
 
 def test_the_reader_shares_no_code_with_the_package() -> None:
-    source = Path(reader.__file__).read_text()
+    source = Path(reader.__file__).read_text() + Path(documents.__file__).read_text()
     assert "import mcpkeys" not in source
     assert "from mcpkeys" not in source
-    used = {value.__module__ for value in vars(reader).values() if hasattr(value, "__module__")}
+    named = {**vars(reader), **vars(documents)}
+    used = {value.__module__ for value in named.values() if hasattr(value, "__module__")}
     assert not [name for name in used if name.partition(".")[0].startswith("mcpkeys")]
-    assert "pybase64" not in {getattr(value, "__name__", "") for value in vars(reader).values()}
+    assert "pybase64" not in {getattr(value, "__name__", "") for value in named.values()}
     assert sys.modules["interop.reader"] is reader
 
 
@@ -100,13 +101,18 @@ def test_the_keyset_and_its_signature() -> None:
     assert "sha256:" + hashlib.sha256(reader.canonical(document)).hexdigest() == found["digest"]
 
 
-@pytest.mark.parametrize(
-    "vector",
-    [vector for vector in vectors("keysets")["refused"] if vector["code"] != "keyset-malformed"],
-    ids=lambda vector: vector["comment"],
-)
-def test_documents_that_the_pinned_signer_did_not_sign(vector: dict[str, str]) -> None:
-    assert not reader.verify_keyset(vector["document"], vectors("keysets")["signer"])
+@pytest.mark.parametrize("vector", vectors("keysets")["refused"], ids=lambda vector: vector["comment"])
+def test_documents_that_no_server_may_use(vector: dict[str, str]) -> None:
+    signer = vectors("keysets")["signer"]
+    assert not documents.usable(vector["document"], signer)
+    if vector["code"] != "keyset-malformed":
+        assert not reader.verify_keyset(vector["document"], signer)
+
+
+def test_the_document_that_a_server_may_use() -> None:
+    found = vectors("keysets")
+    assert documents.usable(found["document"], found["signer"])
+    assert not documents.usable(found["document"], "ed25519:" + "A" * 43)
 
 
 def test_local_wraps() -> None:
