@@ -115,6 +115,8 @@ def _walked(tree: ast.AST) -> Iterator[ast.AST]:
             if isinstance(child, ast.AnnAssign) and child.value is not None:
                 yield from _walked(ast.Expression(child.value))
             continue
+        if isinstance(child, ast.Subscript) and "Literal" in ast.dump(child.value):
+            continue
         if isinstance(child, ast.FunctionDef) and child.name in ("__repr__", "__reduce__"):
             continue
         if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
