@@ -52,7 +52,7 @@ TESTS: dict[str, list[str]] = {
     "steps": ["tests/core/test_emergency.py", "tests/core/test_transitions.py", *_ROTATION],
     "fleet": _ROTATION,
     "standing": _ROTATION,
-    "preconditions": _ROTATION,
+    "preconditions": ["tests/rotation/test_preconditions.py", *_ROTATION],
     "emergency": ["tests/core/test_emergency.py", *_ROTATION],
     "inspection": _INSPECTION,
     "claims": ["tests/core/test_claims.py", *_INSPECTION],

@@ -211,7 +211,21 @@ UNSIGNED = replace(KEYSET, signature="", rotation=None)
 
 @pytest.mark.parametrize(
     ("field", "most"),
-    [("keks", 8), ("sign_keks", 8), ("past_ttls", 16), ("history", 100), ("rotation.roster", 4096)],
+    [
+        ("keks", 8),
+        ("sign_keks", 8),
+        ("past_ttls", 16),
+        ("history", 100),
+        ("history[0].overrides", 4096),
+        ("rotation.roster", 4096),
+        ("rotation.steps", 64),
+        ("rotation.steps[1].evidence.confirmed", 4096),
+        ("rotation.steps[1].evidence.missing", 4096),
+        ("rotation.steps[1].evidence.proven_gone", 4096),
+        ("keys[0].wrapped", 8),
+        ("report_key.wrapped", 8),
+        ("signer.wrapped", 8),
+    ],
 )
 def test_arrays_have_a_longest(field: str, most: int) -> None:
     shapes: dict[str, Callable[[int], Any]] = {
@@ -226,10 +240,12 @@ def test_arrays_have_a_longest(field: str, most: int) -> None:
             "reason": "",
             "overrides": [],
         },
-        "rotation.roster": lambda i: f"{i}",
+        "rotation.steps": lambda i: {**to_json(KEYSET)["rotation"]["steps"][1], "entered_at": format_ms(make.NOW + i)},
+        **dict.fromkeys(("keys[0].wrapped", "report_key.wrapped", "signer.wrapped"), lambda i: {**WRAP, "kek": f"{i}"}),
     }
-    read(put(field, [shapes[field](i) for i in range(most)]))
-    refused(put(field, [shapes[field](i) for i in range(most + 1)]), field)
+    shape = shapes.get(field, str)
+    read(put(field, [shape(i) for i in range(most)]))
+    refused(put(field, [shape(i) for i in range(most + 1)]), field)
     for value in ({}, "", None):
         refused(put(field, value), field)
 
@@ -424,6 +440,7 @@ def test_differences_are_named() -> None:
         (b'{"a":1,"a":1}', "'a' stands twice"),
         (b'{"' + b"n" * 50 + b'":1,"' + b"n" * 50 + b'":1}', "the name 'n{40}' stands twice"),
         (b'{"x":{"a":1,"b":2,"a":3}}', "'a' stands twice"),
+        (b'{"x":1,"a":1,"b":2,"a":3,"b":4}', "'a' stands twice"),
         (b'{"a":1.0}', "'1.0' is not an integer"),
         (b'{"a":1e2}', "is not an integer"),
         (b'{"a":NaN}', "'NaN' is not an integer"),
