@@ -21,7 +21,6 @@ NAMES: Final = ("v", "iat", "exp", "m", "t", "a", "aud", "p")
 MAX_SHOWN_CHARS: Final = 1000
 MAX_OTHERS: Final = 20
 
-
 _raw_decode = json.JSONDecoder().raw_decode
 _KINDS = {
     bool: "a boolean",
@@ -81,15 +80,7 @@ def kind(value: object) -> str:
     """What a JSON value is, with its article."""
     if value is None:
         return "null"
-    words = {
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-        str: "a string",
-        list: "an array",
-        dict: "an object",
-    }
-    return words.get(type(value), f"a {type(value).__name__}")
+    return _KINDS.get(type(value), f"a {type(value).__name__}")
 
 
 def seconds(value: object) -> float | None:
