@@ -11,6 +11,7 @@ import click
 from mcpkeys.call import NOT_GIVEN, CallContext, NotGiven, principal_of
 from mcpkeys.capture import parse_time
 from mcpkeys.errors import SettingError
+from mcpkeys.glimpse import glimpse
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,7 +77,7 @@ def now_of(given: dict[str, Any]) -> float | None:
         moment = parse_time(text)
     if moment is None:
         raise SettingError(
-            f"--now {text!r} is no moment",
+            f"--now {glimpse(text)} is no moment",
             why="RFC 3339, or seconds or milliseconds since the epoch",
             next="--now 2026-11-29T22:51:00Z",
             code="usage",

@@ -15,6 +15,7 @@ from mcpkeys.audience import require_audience
 from mcpkeys.authoring import Author, Predecessor, exists
 from mcpkeys.encoding import to_ms
 from mcpkeys.errors import NotFound, SettingError
+from mcpkeys.glimpse import glimpse
 from mcpkeys.keks import Keks
 from mcpkeys.keyset import Keyset
 from mcpkeys.kms import Kms, scheme_of
@@ -63,7 +64,7 @@ def command(
     """Create the keyset NAME with its signer and first key; print the settings that servers need."""
     if keysets.NAME.fullmatch(name) is None:
         raise SettingError(
-            f"{name!r} is no name for a keyset",
+            f"{glimpse(name)} is no name for a keyset",
             why="a name is 1 to 63 of a-z, 0-9, dot, dash and underscore, and begins with a letter or digit",
             next="for example: mcpkeys init fleet --keyset URI --kek URI",
             code="keyset-name",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mcpkeys.errors import McpkeysError
+from mcpkeys.glimpse import without_long_words
 from mcpkeys_cli.output import Answer, Form, emit, note, of_error
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _one_line(exc: click.ClickException) -> str:
-    return " ".join(exc.format_message().split())
+    return without_long_words(" ".join(exc.format_message().split()))
 
 
 def _place(exc: BaseException) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mcpkeys.errors import SettingError
+from mcpkeys.glimpse import glimpse
 
 if TYPE_CHECKING:
     from mcpkeys.authoring import Author
@@ -35,7 +36,7 @@ class Duration(click.ParamType[float]):
             return float(value)
         match = _DURATION.fullmatch(str(value).strip())
         if match is None:
-            self.fail(f"{value!r} is not a duration; for example 90s, 15m, 24h or 30d", param, ctx)
+            self.fail(f"{glimpse(str(value))} is not a duration; for example 90s, 15m, 24h or 30d", param, ctx)
         return int(match[1]) * _SECONDS[match[2] or "s"]
 
 

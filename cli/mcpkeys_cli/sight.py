@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from mcpkeys.errors import McpkeysError, SettingError
+from mcpkeys.errors import McpkeysError, PluginError, SettingError, UriError
+from mcpkeys.glimpse import glimpse_of_path, glimpse_of_uri
 from mcpkeys.keyset import Key, Keyset
 from mcpkeys.reports import ReceivedReport
 from mcpkeys.ring import Ring
@@ -91,6 +92,8 @@ def sight_of(given: dict[str, Any], *, kid: str | None = None, now: float | None
         _of_store(sight, settings, sdk, kid, reports=not given.get("no_reports"))
     except McpkeysError as exc:
         sight.error = exc
+        if isinstance(exc, UriError | PluginError):
+            sight.source = glimpse_of_uri(settings.keyset)
     return sight
 
 
@@ -186,7 +189,7 @@ def read_file(path: str, limit: int) -> bytes:
             return stream.read(limit + 1)
     except OSError as exc:
         raise SettingError(
-            f"{path} cannot be read",
+            f"{glimpse_of_path(path)} cannot be read",
             why=exc.strerror or type(exc).__name__,
             next="name a file you may read",
             code="file",

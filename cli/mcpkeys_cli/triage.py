@@ -16,6 +16,7 @@ import click
 from mcpkeys import capture
 from mcpkeys.encoding import parse_ms
 from mcpkeys.errors import McpkeysError, SettingError
+from mcpkeys.glimpse import glimpse_of_path
 from mcpkeys.triage import Fleet, Summary, Triage
 from mcpkeys_cli.callopts import audience_of, now_of, principal_given, who_options
 from mcpkeys_cli.output import Answer, colour, document, escape, of_error
@@ -83,7 +84,7 @@ def _opened(file: str) -> BinaryIO:
         return Path(file).open("rb")
     except OSError as exc:
         raise SettingError(
-            f"{file} cannot be read",
+            f"{glimpse_of_path(file)} cannot be read",
             why=exc.strerror or type(exc).__name__,
             next="name a file you may read, or - for stdin",
             code="file",

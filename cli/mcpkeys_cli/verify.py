@@ -12,6 +12,7 @@ from mcpkeys import document, registry
 from mcpkeys import keyset as keysets
 from mcpkeys.errors import McpkeysError, SettingError
 from mcpkeys.findings import Finding
+from mcpkeys.glimpse import glimpse_of_path
 from mcpkeys.keyset import Keyset
 from mcpkeys_cli.options import keyset_options, output_option, settings_of
 from mcpkeys_cli.output import Answer, escape, moment, table
@@ -76,7 +77,7 @@ def _body(file: str | None, uri: str) -> bytes:
                 return stream.read(keysets.MAX_BODY_BYTES + 1)
         except OSError as exc:
             raise SettingError(
-                f"{file} cannot be read",
+                f"{glimpse_of_path(file)} cannot be read",
                 why=exc.strerror or type(exc).__name__,
                 next="name a file you may read",
                 code="file",

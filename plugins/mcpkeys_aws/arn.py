@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from mcpkeys.errors import UriError
+from mcpkeys.glimpse import glimpse_of_uri
 
 _PREFIX = "awskms:///"
 _REGION = r"[a-z]{2,}(?:-[a-z]+)+-[0-9]{1,2}"
@@ -77,4 +78,4 @@ def parse(uri: str) -> KeyName:
 
 
 def _refused(uri: str, why: str) -> UriError:
-    return UriError(f"{uri[:300]!r} does not name an AWS KMS key", why=why, next=f"for example {_EXAMPLE}")
+    return UriError(f"{glimpse_of_uri(uri)} does not name an AWS KMS key", why=why, next=f"for example {_EXAMPLE}")

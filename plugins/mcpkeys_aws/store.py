@@ -20,6 +20,7 @@ from mcpkeys.errors import (
     StoreUnreachable,
     UriError,
 )
+from mcpkeys.glimpse import glimpse_of_uri
 from mcpkeys.store import MAX_BODY_BYTES, MAX_REPORT_BYTES, Found, check_instance
 from mcpkeys_aws import objects
 from mcpkeys_aws.calls import AwsCalls, Pending
@@ -56,7 +57,7 @@ class S3Store:
         match = _URI.fullmatch(uri)
         if match is None or len(match["key"].encode()) > _MAX_KEY_BYTES or not _plain(match["key"]):
             raise UriError(
-                f"{uri[:300]!r} does not name an S3 object",
+                f"{glimpse_of_uri(uri)} does not name an S3 object",
                 why="it needs a bucket and a key of at most 900 bytes, without empty, '.' or '..' segments",
                 next="for example s3://acme-keys/fleet.keyset.json",
             )

@@ -6,6 +6,7 @@ import os
 import re
 
 from mcpkeys.errors import SettingError, UriError
+from mcpkeys.glimpse import glimpse_of_uri
 from mcpkeys.kms import scheme_of as kek_scheme
 from mcpkeys.store import scheme_of as keyset_scheme
 
@@ -33,7 +34,9 @@ def parse_kek(uri: str) -> str:
             why="wrapping uses the primary version, unwrapping the one that wrapped",
             next=f"use {front}",
         )
-    raise UriError(f"{uri!r} is not a Google Cloud KMS URI", why="its form is fixed", next=f"use {_EXAMPLE}")
+    raise UriError(
+        f"{glimpse_of_uri(uri)} is not a Google Cloud KMS URI", why="its form is fixed", next=f"use {_EXAMPLE}"
+    )
 
 
 def service_endpoint() -> str:
@@ -58,19 +61,21 @@ def parse_keyset(uri: str) -> tuple[str, str]:
     example = "for example gs://acme-keys/fleet.keyset.json"
     if not uri.startswith("gs://") or _BUCKET.fullmatch(bucket) is None:
         raise UriError(
-            f"{uri!r} names no bucket",
+            f"{glimpse_of_uri(uri)} names no bucket",
             why="a bucket's name is 3 to 222 small letters, digits, dots, dashes and underscores",
             next=example,
         )
     if not name or name.startswith("/") or name.endswith("/") or "//" in name or any(c in name for c in "?#*[]"):
         raise UriError(
-            f"{uri!r} names no object",
+            f"{glimpse_of_uri(uri)} names no object",
             why="an object's name is not empty, has no empty part between slashes and none of ? # * [ ]",
             next=example,
         )
     if any(part in (".", "..") for part in name.split("/")) or len(name.encode()) > 980:
         raise UriError(
-            f"{uri!r} names no usable object", why="a part is . or .., or it is over 980 bytes", next=example
+            f"{glimpse_of_uri(uri)} names no usable object",
+            why="a part is . or .., or it is over 980 bytes",
+            next=example,
         )
     return bucket, name
 

@@ -8,6 +8,7 @@ import stat
 from urllib.parse import quote, unquote_to_bytes
 
 from mcpkeys.errors import UriError
+from mcpkeys.glimpse import glimpse, glimpse_of_path, glimpse_of_uri
 from mcpkeys.kms import MAX_URI_CHARS
 
 _LITERAL = "/-._~!$&'()*+,;=:@"  # RFC 3986 pchar and the slash
@@ -22,27 +23,30 @@ def path_of(uri: str, scheme: str, example: str) -> str:
     rest = uri[len(scheme) + 3 :]
     if not rest.startswith("/"):
         host = rest.split("/", 1)[0]
-        why = f"{host!r} stands where a host would: the path must begin with a slash, three slashes in all"
-        raise UriError(f"{uri!r} names no absolute path", why=why, next=f"for example {example}")
+        why = f"{glimpse(host)} stands where a host would: the path must begin with a slash, three slashes in all"
+        raise UriError(f"{glimpse_of_uri(uri)} names no absolute path", why=why, next=f"for example {example}")
     for mark, name in (("?", "query"), ("#", "fragment")):
         if mark in rest:
             why = f"a {scheme}:// URI has no {name}"
-            raise UriError(f"{uri!r} cannot be read", why=why, next=f"write a literal {mark} as %{ord(mark):02X}")
+            raise UriError(
+                f"{glimpse_of_uri(uri)} cannot be read", why=why, next=f"write a literal {mark} as %{ord(mark):02X}"
+            )
     if not _escapes_are_whole(rest):
         why = "a percent sign is not followed by two hexadecimal digits"
-        raise UriError(f"{uri!r} cannot be read", why=why, next="write a literal % as %25")
+        raise UriError(f"{glimpse_of_uri(uri)} cannot be read", why=why, next="write a literal % as %25")
     return checked(unquote_to_bytes(rest).decode("utf-8", "surrogateescape"), uri, example)
 
 
 def checked(path: str, given: str, example: str) -> str:
     """`path` normalised, or `UriError`; `given` is what the message names."""
+    shown = glimpse_of_uri(given) if "://" in given else glimpse_of_path(given)
     if "\0" in path:
-        raise UriError(f"{given!r} names no file", why="it has a NUL in its path", next=f"for example {example}")
+        raise UriError(f"{shown} names no file", why="it has a NUL in its path", next=f"for example {example}")
     if path.endswith("/"):
-        raise UriError(f"{given!r} names no file", why="it ends in a slash", next=f"for example {example}")
+        raise UriError(f"{shown} names no file", why="it ends in a slash", next=f"for example {example}")
     if ".." in path.split("/"):
         why = "it contains `..`, whose meaning depends on symbolic links"
-        raise UriError(f"{given!r} is refused", why=why, next=f"write the path without it, for example {example}")
+        raise UriError(f"{shown} is refused", why=why, next=f"write the path without it, for example {example}")
     return "/" + posixpath.normpath(path).lstrip("/")
 
 

@@ -32,6 +32,7 @@ from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from mcpkeys.errors import SettingError
+from mcpkeys.glimpse import glimpse
 
 AuthMethod = Literal["token", "approle", "kubernetes", "jwt"]
 POD_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"  # noqa: S105  (a path)
@@ -173,7 +174,9 @@ def _method(name: str) -> AuthMethod:
     for method in get_args(AuthMethod):
         if name == method:
             return method  # type: ignore[no-any-return]
-    raise SettingError(f"MCPKEYS_VAULT_AUTH={name[:40]!r} is no login method", next="token, approle, kubernetes or jwt")
+    raise SettingError(
+        f"MCPKEYS_VAULT_AUTH={glimpse(name)} is no login method", next="token, approle, kubernetes or jwt"
+    )
 
 
 def _bundle(env: Mapping[str, str]) -> bool | str:

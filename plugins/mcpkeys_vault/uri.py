@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 
 from mcpkeys.errors import UriError
+from mcpkeys.glimpse import glimpse, glimpse_of_uri
 from mcpkeys.kms import MAX_URI_CHARS
 
 _SEGMENT = r"[A-Za-z0-9_](?:[A-Za-z0-9_.@+=,-]*[A-Za-z0-9_=-])?"
@@ -79,7 +80,7 @@ def _split(uri: str, scheme: str, known: set[str], example: str) -> tuple[str, d
         key, equals, value = item.partition("=")
         value = value.strip("/")
         if key not in known or not equals:
-            raise _bad(uri, f"{key!r} is none of {', '.join(sorted(known))}", example)
+            raise _bad(uri, f"{glimpse(key)} is none of {', '.join(sorted(known))}", example)
         if key in query:
             raise _bad(uri, f"{key} is given twice", example)
         if _PATH.fullmatch(value) is None:
@@ -89,5 +90,4 @@ def _split(uri: str, scheme: str, known: set[str], example: str) -> tuple[str, d
 
 
 def _bad(uri: str, why: str, example: str) -> UriError:
-    shown = uri if len(uri) <= 200 else uri[:200] + "..."
-    return UriError(f"{shown!r} cannot be read", why=why, next=f"for example {example}")
+    return UriError(f"{glimpse_of_uri(uri)} cannot be read", why=why, next=f"for example {example}")

@@ -9,6 +9,7 @@ from mcpkeys import listing, registry, reports, wraphealth
 from mcpkeys.authoring import Author
 from mcpkeys.diagnosis import CALL_SECONDS, Diagnosis, Role
 from mcpkeys.errors import McpkeysError, SettingError
+from mcpkeys.glimpse import glimpse_of_uri
 from mcpkeys.kekcheck import check_kek, soon
 from mcpkeys.keks import Job, Keks, Unwrapped
 from mcpkeys.keyset import Keyset
@@ -28,10 +29,12 @@ def diagnose(settings: Settings, *, role: Role) -> Diagnosis:
         seen.failed("settings", "settings", exc)
     backends: list[Kms] = []
     for uri in settings.keks:
-        opened = seen.attempt(uri, "uri", partial(registry.open_kms, uri))
+        opened = seen.attempt(glimpse_of_uri(uri), "uri", partial(registry.open_kms, uri))
         backends += [] if opened is None else [opened]
     store = (
-        seen.attempt(settings.keyset, "uri", lambda: registry.open_store(settings.keyset)) if settings.keyset else None
+        seen.attempt(glimpse_of_uri(settings.keyset), "uri", lambda: registry.open_store(settings.keyset))
+        if settings.keyset
+        else None
     )
     try:
         pins = Pins(settings.name or None, settings.signers, settings.min_generation)

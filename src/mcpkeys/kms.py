@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from mcpkeys.errors import UriError
+from mcpkeys.glimpse import glimpse_of_uri
 
 Purpose = Literal["seal", "sign", "report"]
 PURPOSES: tuple[Purpose, ...] = ("seal", "sign", "report")
@@ -149,7 +150,7 @@ def scheme_of(uri: str) -> str:
     match = _SCHEME.match(uri)
     if match is None:
         raise UriError(
-            f"{uri!r} is not a KEK URI",
+            f"{glimpse_of_uri(uri)} is not a KEK URI",
             why="it has no scheme",
             next="awskms:///ARN, gcpkms://projects/..., hashivault://KEY or local:///path/to/kek.key",
         )

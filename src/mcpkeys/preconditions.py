@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from mcpkeys.answers import STATUS, unsafe
 from mcpkeys.encoding import format_ms
 from mcpkeys.errors import ConfigurationError
+from mcpkeys.glimpse import glimpse
 from mcpkeys.keyset import Keyset, digest
 from mcpkeys.reports import ReceivedReport
 from mcpkeys.steps import Plan, Step
@@ -31,7 +32,7 @@ def check_step(keyset: Keyset, step: Step) -> None:
     if keyset.key(step.kid) is None:
         kids = ", ".join(key.kid for key in keyset.live)
         raise ConfigurationError(
-            f"this keyset has no key {step.kid[:64]!r}",
+            f"this keyset has no key {glimpse(step.kid)}",
             why=f"its live keys are {kids}",
             next=STATUS,
             code="kid-unknown",

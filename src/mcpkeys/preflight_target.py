@@ -11,6 +11,7 @@ from typing import Any
 
 from mcp.server import MCPServer, Server
 
+from mcpkeys.glimpse import glimpse
 from mcpkeys.preflight_watch import Watch, low_level
 
 DEFAULT_NAMES = ("mcp", "server", "app")
@@ -30,7 +31,7 @@ def find(target: str, watch: Watch) -> tuple[list[Server[Any]], bool]:
     if not module_name or module_name.startswith(".") or module_name.endswith(".py"):
         raise Problem(
             "target-invalid",
-            f"{target!r} is not MODULE:SERVER",
+            f"{glimpse(target)} is not MODULE:SERVER",
             "a module is named with dots, as in an import, and without .py",
             "for example: mcpkeys check acme.orders:mcp",
         )

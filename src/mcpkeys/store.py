@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mcpkeys.errors import UriError
+from mcpkeys.glimpse import glimpse, is_path
 from mcpkeys.kms import MAX_URI_CHARS
 
 MAX_BODY_BYTES = 1 << 20
@@ -98,13 +99,23 @@ _INSTANCE = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
 def scheme_of(uri: str) -> str:
-    """The scheme of a keyset URI; a plain path is `file`. Raises `UriError` for control characters or emptiness."""
+    """The scheme of a keyset URI; a plain path is `file`.
+
+    Raises `UriError` for control characters or emptiness, and for a bare word: a relative path begins with `./` or has
+    an extension, or a secret that was pasted here would become a file's name and stand in every message.
+    """
     if not uri or len(uri) > MAX_URI_CHARS or not uri.isprintable():
         raise UriError(
             "a keyset URI must be printable and 1 to 1,024 characters long",
             next="for example file:///etc/mcpkeys/fleet.keyset.json, s3://bucket/key, gs://bucket/object, vaultkv://mount/path",
         )
     match = _SCHEME.match(uri)
+    if match is None and not is_path(uri):
+        raise UriError(
+            f"{glimpse(uri)} is no keyset URI",
+            why="it has no scheme, begins with neither / nor ./, and has no extension such as .json",
+            next="for example /etc/mcpkeys/fleet.keyset.json, or ./NAME for a file in this folder",
+        )
     return "file" if match is None else match[1]
 
 
