@@ -72,7 +72,7 @@ def imports_and_commands(folder: Path, *, turns: int) -> dict[str, Any]:
     sealed, bare = folder / "token.txt", folder / "bare.py"
     sealed.write_text(token)
     bare.write_text(BARE)
-    command = [sys.executable, "-c", "from mcpkeys_cli.main import run; run()"]
+    command = [sys.executable, "-c", "from mcpkeys_cli.start import run; run()"]
     rows = _processes(
         {
             "python -c pass": [sys.executable, "-c", "pass"],

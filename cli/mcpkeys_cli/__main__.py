@@ -1,5 +1,5 @@
 """`python -m mcpkeys_cli`."""
 
-from mcpkeys_cli.main import run
+from mcpkeys_cli.start import run
 
 run()
