@@ -121,3 +121,152 @@ def test_a_restored_backup_is_shown_with_its_way_out():
     fleet.wait(1)
     fleet.keyset = backup
     assert (view(fleet).due.code, view(fleet).next) == ("gate-restored", "mcpkeys restore FILE")
+
+
+def test_an_instance_is_shown_as_it_said_and_one_without_a_report_as_nothing():
+    fleet = Fleet(2).to_phase(1)
+    one, lost = fleet.instances
+    old, new = fleet.keyset.running.from_kid, fleet.keyset.running.to_kid
+    fleet.now += 1.5
+    one.load(fleet.keyset, fleet.now, clock_off=0.25)
+    fleet.instances.remove(lost)
+    entry = shown(fleet, one)
+    assert (entry.label, entry.state, entry.why) == ("pod-0", "serving", "")
+    assert (entry.generation, entry.lag, entry.mints) == (fleet.keyset.generation, 0, old)
+    assert set(entry.verifies) == {old, new}
+    assert (entry.last_seen, entry.clock_off) == (fleet.now, 0.25)
+    assert (entry.confirms, entry.accepts_retired, entry.counts) == (True, (), True)
+    entry = shown(fleet, lost)
+    assert (entry.label, entry.state, entry.generation, entry.lag, entry.verifies, entry.mints) == (
+        *("", "missing", None, None, ()),
+        None,
+    )
+    assert (entry.last_seen, entry.clock_off, entry.confirms, entry.accepts_retired) == (None, None, False, ())
+    assert entry.why == "in the roster, but its report is gone without a farewell"
+
+
+def test_behind_is_who_counts_and_does_not_serve_the_newest_document():
+    fleet = Fleet(5)
+    behind, joining, left, newer, fine = fleet.instances
+    fleet.to_phase(1)
+    fleet.refresh(joining, newer, fine)
+    joining.again(fleet.now, state="joining")
+    left.again(fleet.now, state="farewell")
+    assert [entry.id for entry in view(fleet).behind] == sorted([behind.id, joining.id])
+
+
+@pytest.mark.parametrize("phase", [0, 1, 2, 3])
+def test_since_when_a_phase_lasts(phase):
+    fleet = Fleet()
+    if phase:
+        fleet.to_phase(phase)
+    seen = view(fleet)
+    rotation = fleet.keyset.rotation
+    since = fleet.keyset.minting.state_since if rotation is None else rotation.steps[-1].entered_at
+    assert seen.phase_since == since / 1000
+    assert seen.generation == fleet.keyset.generation
+    assert seen.ended == (None if phase < 3 else "done")
+    ids = (None, None, None) if rotation is None else (rotation.id, rotation.from_kid, rotation.to_kid)
+    assert (seen.rotation, seen.from_kid, seen.to_kid) == ids
+    assert seen.due.document is None
+
+
+def test_a_word_recorded_within_a_phase_does_not_begin_it_anew():
+    fleet = Fleet().to_phase(2)
+    began = fleet.now
+    dead = fleet.instances[0]
+    fleet.now += 1
+    fleet.refresh(*fleet.instances[1:])
+    fleet.now += 10 * TTL
+    fleet.refresh(*fleet.instances[1:])
+    answer = fleet.take(3, allow_missing=(dead.id,))
+    assert not answer.completes
+    assert (view(fleet).phase, view(fleet).phase_since) == (2, began)
+
+
+def test_what_is_due_of_a_steady_fleet_depends_on_the_age_that_is_allowed():
+    fleet = Fleet()
+    for fields in ({}, {"max_age": 0.0}):
+        seen = view(fleet, **fields)
+        assert (seen.due.verdict, seen.due.why, seen.next) == ("done", "steady", "mcpkeys rotate --phase 1")
+        assert seen.earliest is None
+    born = fleet.keyset.minting.created_at / 1000
+    later = view(fleet, max_age=10 * 86_400)
+    assert (later.due.verdict, later.next, later.earliest) == ("done", "mcpkeys status", born + 10 * 86_400)
+    assert view(fleet, max_age=None).next == "mcpkeys status"
+    # A key that has just begun to mint may be replaced at once.
+    fleet.now = born
+    assert view(fleet).due.why == "steady"
+
+
+def test_a_step_that_may_be_taken_is_told_as_a_command_and_not_as_a_document():
+    fleet = Fleet().to_phase(2)
+    fleet.take("rollback")
+    fleet.wait(1)
+    fleet.wait(TTL + SKEW + REFRESH)
+    seen = view(fleet)
+    assert (seen.due.verdict, seen.next, seen.due.document) == ("do", "mcpkeys rotate --rollback", None)
+    fleet = Fleet().to_phase(1)
+    fleet.wait(3 * REFRESH)
+    assert (view(fleet).due.verdict, view(fleet).next) == ("do", "mcpkeys rotate --phase 2")
+
+
+def test_a_steady_fleet_in_trouble_is_sent_to_the_doctor_and_not_to_a_rotation():
+    fleet = Fleet(3)
+    fleet.now += 3 * REFRESH + 1
+    fine, joining, left = fleet.instances
+    fleet.refresh(fine)
+    joining.again(fleet.now, state="joining")
+    left.again(fleet.now, state="farewell")
+    assert view(fleet).next == "mcpkeys rotate --phase 1"
+    fine.load(fleet.keyset, fleet.now, clock_off=SKEW)
+    assert view(fleet).next.startswith("mcpkeys doctor --as-server, on pod-0: its clock is 60 s ahead")
+    fine.again(fleet.now, label="", clock=int((fleet.now + SKEW) * 1000))
+    assert f"on {fine.id}: its clock" in view(fleet).next
+    # The store's grain excuses a clock, and the operator's own one is nobody's trouble.
+    fine.load(fleet.keyset, fleet.now, clock_off=SKEW / 2 + 1)
+    assert "doctor" in view(fleet).next
+    assert view(fleet, resolution=1.0).next == "mcpkeys rotate --phase 1"
+    fine.load(fleet.keyset, fleet.now)
+    assert view(fleet, operator_clock=fleet.now + SKEW).next == "mcpkeys rotate --phase 1"
+    # Once a rotation runs, what is due tells of the trouble itself.
+    fleet.to_phase(1)
+    fine.load(fleet.keyset, fleet.now, clock_off=SKEW)
+    assert "doctor --as-server" not in view(fleet).next
+
+
+def test_an_operator_s_clock_that_is_off_is_told_while_a_step_is_due():
+    fleet = Fleet().to_phase(1)
+    fleet.wait(3 * REFRESH)
+    assert view(fleet, operator_clock=fleet.now).due.verdict == "do"
+    assert view(fleet, operator_clock=fleet.now + SKEW).due.code == "gate-clock"
+
+
+def test_after_a_rotation_nobody_of_its_roster_is_missed():
+    fleet = Fleet(2)
+    lost = fleet.instances[0]
+    fleet.take(1, expect=2)
+    fleet.take("rollback")
+    fleet.refresh()
+    fleet.instances.remove(lost)
+    assert [entry.state for entry in view(fleet).instances] == ["serving"]
+    assert view(fleet).waiting_for == ()
+    assert view(fleet).next == "mcpkeys rotate --phase 1"
+
+
+def test_how_a_key_is_used_is_told_to_the_millisecond():
+    fleet = Fleet(3).to_phase(2)
+    old, new = fleet.keyset.running.from_kid, fleet.keyset.running.to_kid
+    at = int(fleet.now * 1000)
+    one, two, three = fleet.instances
+    one.again(fleet.now, last_mint={old: 5}, last_unseal={old: at - TTL * 1000})
+    two.again(fleet.now, last_mint={old: 7}, last_unseal={old: at - TTL * 1000 + 1})
+    three.again(fleet.now, last_mint={new: 9})
+    keys = {entry.kid: entry for entry in view(fleet).keys}
+    seen = keys[old]
+    assert (seen.last_mint, seen.alive_until) == (7, 7 + (TTL + SKEW) * 1000)
+    assert (seen.last_unseal, seen.unsealing) == (at - TTL * 1000 + 1, 1)
+    assert (keys[new].last_mint, keys[new].last_unseal, keys[new].unsealing) == (9, None, 0)
+    key = fleet.keyset.key(old)
+    assert (seen.state, seen.created_at, seen.state_since) == (key.state, key.created_at, key.state_since)
+    assert [entry.alive_until for entry in view(Fleet()).keys] == [None]
