@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -36,12 +35,23 @@ Change = Callable[[ast.AST], ast.AST]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change: where, what, and the tree that results."""
+    """One change: where, what, and its number among those of the text."""
 
     line: int
     what: str
     source: str
-    tree: ast.Module
+    text: str
+    number: int
+
+    @property
+    def tree(self) -> ast.Module:
+        """The whole module with this one change: made where it is needed, most mutants are never tried."""
+        changed = ast.parse(self.text)
+        target, _, change = list(_places(changed))[self.number]
+        replaced = change(target)
+        if replaced is not target:
+            _Replace(target, replaced).visit(changed)
+        return ast.fix_missing_locations(changed)
 
 
 def mutants(text: str) -> Iterator[Mutant]:
@@ -50,16 +60,9 @@ def mutants(text: str) -> Iterator[Mutant]:
     Left alone: docstrings, annotations, what errors say to people, assertions that narrow types, `__repr__`, imports,
     decorators.
     """
-    tree, lines = ast.parse(text), text.splitlines()
-    places = list(_places(tree))
-    for number, (node, what, _) in enumerate(places):
-        changed = copy.deepcopy(tree)
-        target, _, change = list(_places(changed))[number]
-        replaced = change(target)
-        if replaced is not target:
-            _Replace(target, replaced).visit(changed)
-        ast.fix_missing_locations(changed)
-        yield Mutant(node.lineno, what, lines[node.lineno - 1].strip(), changed)  # type: ignore[attr-defined]
+    lines = text.splitlines()
+    for number, (node, what, _) in enumerate(_places(ast.parse(text))):
+        yield Mutant(node.lineno, what, lines[node.lineno - 1].strip(), text, number)  # type: ignore[attr-defined]
 
 
 class _Replace(ast.NodeTransformer):
