@@ -15,7 +15,8 @@ FRONT = 6
 MAX_WORD_CHARS = 24
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,31}://")
-_PATH = re.compile(r"[/~].*|\.{1,2}/.*|.*\.[A-Za-z0-9]{1,8}", re.DOTALL)
+_NAME = rf"[A-Za-z0-9._-]{{1,{MAX_WORD_CHARS}}}"
+_PATH = re.compile(rf"[/~].*|\.{{1,2}}/.*|.*\.[A-Za-z0-9]{{1,8}}|{_NAME}(?:/{_NAME})*", re.DOTALL)
 _WORD = re.compile(rf"(?<![^\s'\"(=])(?![/-])[^\s'\"()=]{{{MAX_WORD_CHARS + 1},}}=*")
 
 
@@ -27,13 +28,17 @@ def glimpse(text: str) -> str:
 
 
 def glimpse_of_uri(uri: str) -> str:
-    """Its scheme and its length: behind the scheme may stand anything."""
+    """Its scheme and its length: behind the scheme may stand anything. A glimpse where it has none."""
     scheme = _SCHEME.match(uri)
-    return f"a text of {len(uri):,} characters" if scheme is None else f"{scheme[0]}… ({len(uri):,} characters)"
+    return glimpse(uri) if scheme is None else f"{scheme[0]}… ({len(uri):,} characters)"
 
 
 def is_path(text: str) -> bool:
-    """Whether `text` is plainly meant as a file's path: it begins with `/`, `~`, `./` or `../`, or has an extension."""
+    """Whether `text` may be meant as a file's path.
+
+    It begins with `/`, `~`, `./` or `../`, or has an extension, or consists of names of at most 24 characters each:
+    shorter than keys and tokens are, and without the signs that base64 has.
+    """
     return _PATH.fullmatch(text) is not None
 
 

@@ -101,8 +101,8 @@ _INSTANCE = re.compile(r"[A-Za-z0-9_-]{22}")
 def scheme_of(uri: str) -> str:
     """The scheme of a keyset URI; a plain path is `file`.
 
-    Raises `UriError` for control characters or emptiness, and for a bare word: a relative path begins with `./` or has
-    an extension, or a secret that was pasted here would become a file's name and stand in every message.
+    Raises `UriError` for control characters or emptiness, and for what is no plausible path: a secret that was pasted
+    here would become a file's name and stand in every message.
     """
     if not uri or len(uri) > MAX_URI_CHARS or not uri.isprintable():
         raise UriError(
@@ -113,7 +113,7 @@ def scheme_of(uri: str) -> str:
     if match is None and not is_path(uri):
         raise UriError(
             f"{glimpse(uri)} is no keyset URI",
-            why="it has no scheme, begins with neither / nor ./, and has no extension such as .json",
+            why="it has no scheme, and looks more like a secret than like a path",
             next="for example /etc/mcpkeys/fleet.keyset.json, or ./NAME for a file in this folder",
         )
     return "file" if match is None else match[1]

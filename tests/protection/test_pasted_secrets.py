@@ -113,7 +113,11 @@ def test_no_uri_is_put_into_an_error_about_reading_it() -> None:
             )
 
 
-@pytest.mark.parametrize("path", ["/etc/k", "./k", "../k", "~/k", "k.json", "keys/fleet.keyset.json", "file:///k"])
+PATHS = ("/etc/k", f"/etc/{SECRET}", "./k", f"./{SECRET}", "../k", "~/k", "k.json", "keys/fleet.keyset.json", "fleet")
+PATHS += ("keys/fleet", "a-name_of.24-characters.", "my keys/fleet.json")
+
+
+@pytest.mark.parametrize("path", [*PATHS, "file:///k"])
 def test_a_path_that_is_plainly_one_is_a_keyset_and_shown(path: str) -> None:
     assert scheme_of(path) == "file"
     if "://" not in path:
@@ -121,8 +125,8 @@ def test_a_path_that_is_plainly_one_is_a_keyset_and_shown(path: str) -> None:
         assert glimpse_of_path(path) == path
 
 
-@pytest.mark.parametrize("word", ["fleet", "keys/fleet", "AKIAxx", ".", "hvs.CAESIK7xQm3v"])
-def test_a_bare_word_is_no_keyset(word: str) -> None:
+@pytest.mark.parametrize("word", [SECRET, SECRET[:25], f"keys/{SECRET}", "c2VjcmV0+a2V5", "a2V5cw==", "two words"])
+def test_what_looks_like_a_secret_is_no_keyset(word: str) -> None:
     with pytest.raises(UriError, match="is no keyset URI"):
         scheme_of(word)
 
@@ -131,7 +135,7 @@ def test_a_glimpse_tells_the_shape() -> None:
     assert glimpse("tomorrow\x1b") == "'tomorrow\\x1b'"
     assert glimpse("a" * 17) == "'aaaaaa…' (17 characters)"
     assert glimpse_of_uri("s3://Acme/x") == "s3://… (11 characters)"
-    assert glimpse_of_uri("acme") == "a text of 4 characters"
+    assert glimpse_of_uri("acme") == "'acme'"
     message = "No such command 'abcdefghijklmnopqrstuvwxyz'. Did you mean --an-option-with-a-very-long-name?"
     told = "No such command 'abcdef… (26 characters)'. Did you mean --an-option-with-a-very-long-name?"
     assert without_long_words(message) == told
