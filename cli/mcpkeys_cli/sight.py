@@ -6,6 +6,8 @@ decides the exit code of a token that stays unverified: 2 nothing given, 4 unrea
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -59,13 +61,13 @@ def sight_options(command: F) -> F:
             "--sdk-key-file",
             type=click.Path(dir_okay=False),
             metavar="FILE",
-            help="The SDK's own keys=[...], one secret a line: reads v1. tokens.",
+            help="The SDK's own keys=[...], one secret a line, mode 0600: reads v1. tokens.",
         ),
         click.option(
             "--passphrase-file",
             type=click.Path(dir_okay=False),
             metavar="FILE",
-            help="The bundle's passphrase; without it, it is asked for.",
+            help="The bundle's passphrase, mode 0600; without it, it is asked for.",
         ),
         click.option(
             "--bundle", type=click.Path(dir_okay=False), metavar="FILE", help="Keys from mcpkeys bundle; no network."
@@ -182,11 +184,16 @@ def _unwrap(
         sight.notes.append(f"the fleet's reports cannot be read: {exc.what}")
 
 
-def read_file(path: str, limit: int) -> bytes:
-    """A file's bytes, at most `limit` and one. Raises `SettingError`."""
+def read_file(path: str, limit: int, *, secret: bool = False) -> bytes:
+    """A file's bytes, at most `limit` and one; a pipe will do. Raises `SettingError`.
+
+    `secret`: a regular file that others than its owner may read or write is refused, as a local KEK is.
+    """
     try:
         with open(path, "rb") as stream:
-            return stream.read(limit + 1)
+            status = os.fstat(stream.fileno())
+            if not secret or not stat.S_ISREG(status.st_mode) or not status.st_mode & 0o077:
+                return stream.read(limit + 1)
     except OSError as exc:
         raise SettingError(
             f"{glimpse_of_path(path)} cannot be read",
@@ -194,12 +201,18 @@ def read_file(path: str, limit: int) -> bytes:
             next="name a file you may read",
             code="file",
         ) from None
+    raise SettingError(
+        f"{path} is accessible to others than its owner",
+        why=f"it holds a secret, and its mode is {stat.S_IMODE(status.st_mode):04o}",
+        next=f"chmod 600 {path}; if others could read it, use another secret",
+        code="file-exposed",
+    )
 
 
 def passphrase(path: str | None, *, confirm: bool = False) -> str:
     """From the file (without its line end), or asked for on a terminal. Raises `SettingError`, `click.Abort`."""
     if path is not None:
-        return read_file(path, MAX_SMALL_FILE).decode("utf-8", "surrogateescape").rstrip("\r\n")
+        return read_file(path, MAX_SMALL_FILE, secret=True).decode("utf-8", "surrogateescape").rstrip("\r\n")
     if not sys.stdin.isatty():
         raise SettingError(
             "a passphrase is needed, and stdin is no terminal to ask on",
@@ -212,7 +225,7 @@ def passphrase(path: str | None, *, confirm: bool = False) -> str:
 
 
 def _secrets(path: str) -> list[str]:
-    text = read_file(path, MAX_SMALL_FILE).decode("utf-8", "surrogateescape")
+    text = read_file(path, MAX_SMALL_FILE, secret=True).decode("utf-8", "surrogateescape")
     secrets = [line.strip() for line in text.splitlines() if line.strip()]
     if not secrets or any(len(secret.encode("utf-8", "surrogateescape")) < 32 for secret in secrets):
         raise SettingError(

@@ -56,6 +56,7 @@ class Desk:
     def write(self, name: str, content: str | dict[str, Any]) -> str:
         path = self.folder / name
         path.write_text(content if isinstance(content, str) else json.dumps(content))
+        path.chmod(0o600)
         return str(path)
 
     def request(self, **params: Any) -> dict[str, Any]:
@@ -362,3 +363,31 @@ def test_triage_without_any_key_does_not_exit_0(desk: Desk, monkeypatch: pytest.
     assert desk.json("triage", path)[0] == 2
     code, out, _ = desk.run("triage", str(desk.folder / "absent"), "--output", "ndjson")
     assert (code, json.loads(out)["error"]["code"]) == (2, "file")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o660, 0o777])
+@pytest.mark.parametrize("option", ["--passphrase-file", "--sdk-key-file"])
+def test_a_file_with_a_secret_that_others_may_read_or_write_is_refused_as_a_kek_is(
+    desk: Desk, option: str, mode: int
+) -> None:
+    path = desk.write("secret.txt", "correct horse battery staple and more\n")
+    bundle = ["--bundle", desk.write("any.bundle", "x")] if option == "--passphrase-file" else []
+    line = ["inspect", desk.token, *bundle, option, path]
+    _, before = desk.json(*line)
+    os.chmod(path, mode)
+    code, after = desk.json(*line)
+    assert (code, after["error"]["code"]) == (2, "file-exposed")
+    assert f"chmod 600 {path}" in after["error"]["next"]
+    assert (before["error"] or {}).get("code") != "file-exposed"
+
+
+def test_a_pipe_may_hold_the_passphrase(desk: Desk) -> None:
+    """As a shell's `<(...)` makes it."""
+    reading, writing = os.pipe()
+    os.write(writing, b"correct horse battery staple\n")
+    os.close(writing)
+    _, value = desk.json(
+        "inspect", desk.token, "--bundle", desk.write("any.bundle", "x"), "--passphrase-file", f"/dev/fd/{reading}"
+    )
+    os.close(reading)
+    assert value["error"]["code"] == "bundle-malformed"
