@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
+from itertools import product
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mcpkeys.audience import MAX_AUDIENCE_BYTES, better_name, check_audience, require_audience
+from mcpkeys.audience import MAX_AUDIENCE_BYTES, better_name, check_audience, one_edit, require_audience
 from mcpkeys.errors import ConfigurationError
 from mcpkeys.findings import any_refused, is_invisible, printable
 
@@ -156,6 +157,9 @@ def test_each_rule_both_ways(name: str, expected: set[str], better: str | None) 
         ("acme-orders", "acme-orders-eu", None),
         ("acme-orders", "acme-refunds", None),
         ("ab", "ac", None),
+        ("ab", "abc", None),
+        ("abc", "abd", "one edit"),
+        ("abc", "abcd", "one edit"),
     ],
 )
 def test_a_name_close_to_a_known_one_is_told(name: str, other: str, similar: str | None) -> None:
@@ -164,6 +168,23 @@ def test_a_name_close_to_a_known_one_is_told(name: str, other: str, similar: str
     if similar is not None:
         assert similar in found[0].what
         assert other in found[0].next
+
+
+def test_one_edit_is_what_a_search_of_every_edit_finds() -> None:
+    words = ["".join(letters) for length in range(5) for letters in product("abc", repeat=length)]
+
+    def edited(word: str) -> set[str]:
+        found = set()
+        for at in range(len(word) + 1):
+            head, tail = word[:at], word[at:]
+            found |= {head + letter + tail for letter in "abc"} | {head + tail[1:]}
+            found |= {head + letter + tail[1:] for letter in "abc" if tail}
+            found |= {head + tail[1::-1] + tail[2:]} if len(tail) >= 2 else set()
+        return found - {word}
+
+    for a in words:
+        near = edited(a)
+        assert {b for b in words if one_edit(a, b)} == near & set(words)
 
 
 def test_strict_refuses_what_was_warned() -> None:
@@ -180,6 +201,45 @@ def test_this_machines_name_is_a_replicas_name() -> None:
 def test_the_code_points_of_a_name_outside_ascii_are_listed() -> None:
     (finding,) = check_audience("аcme")
     assert "U+0430" in finding.what
+    # Each once, and eight of them at most.
+    for many in (8, 9):
+        (finding,) = check_audience("acme" + "".join(chr(0x430 + i % many) for i in range(20)))
+        assert finding.what.count("U+04") == 8
+        assert finding.what.endswith("U+0437") is (many == 8)
+        assert finding.what.endswith("U+0437 ...") is (many == 9)
+
+
+def test_a_name_has_a_longest_in_bytes_and_is_shown_cut() -> None:
+    assert codes("x" * 255) == codes("é" * 127) - {A} == set()
+    for name, size in (("x" * 256, 256), ("é" * 128, 256), ("x" * 100_000, 100_000)):
+        (finding,) = (found for found in check_audience(name) if found.code == L)
+        assert f"'{name[:40]}…' is {size} bytes of UTF-8, more than 255" in finding.what
+    # A suffix is still seen at the end of what is too long.
+    assert codes("x" * 300 + "-worker-3") == {L, R}
+
+
+def test_a_pod_of_a_service_is_told_by_the_first_part_of_its_name() -> None:
+    assert codes("web-0.orders.prod.svc.cluster.local") == codes("orders-7d4b9c6f5d-x2x4z.acme.example") == {R}
+    # With one dot the first part is no host of a domain.
+    assert R not in codes("orders-0.acme")
+    assert R not in codes(".orders-0.acme")
+    assert codes("orders.acme.example") == set()
+
+
+def test_a_better_name_is_found_below_several_suffixes() -> None:
+    assert better_name("acme-orders-worker-3-4711") == "acme-orders"
+    assert better_name("acme-orders\t") == "acme-orders"
+    assert better_name("acme\norders") == "acme orders"
+    assert better_name("ac\u200bme-orders") == "acme-orders"
+    assert better_name("server-1") is None
+    assert better_name("acme-orders") is None
+
+
+def test_generic_words_are_told_with_numbers_and_single_letters() -> None:
+    for name in ("server2", "my-app", "mcp_server_7", "x", "tool-b", "MCP Server", "7", "--"):
+        assert codes(name) & {G, R}, name
+    for name in ("acme-server", "xy", "orders", "server2x"):
+        assert not codes(name) & {G, R}, name
 
 
 def test_require_raises_what_is_refused_and_returns_what_is_warned() -> None:

@@ -126,6 +126,30 @@ def test_instances_that_lag_are_named_and_farewells_are_not() -> None:
         ({"a": 1}, {}, [(".a", "missing in the retry")]),
         ({}, {"\x1b[2J": 1}, [(".\\x1b[2J", "new in the retry")]),
         ({"a": True}, {"a": 1}, [(".a", "a boolean, then an integer")]),
+        (
+            {"a": None, "b": 1, "c": 2},
+            {"b": 1, "c": 3, "d": 4},
+            [
+                (".a", "missing in the retry"),
+                (".c", "another value"),
+                (".d", "new in the retry"),
+            ],
+        ),
+        (
+            {"a": [{"b": [0, {"c": 1}]}]},
+            {"a": [{"b": [0, {"c": {}}]}]},
+            [(".a[0].b[1].c", "an integer, then an object")],
+        ),
+        ([], {}, [("", "an array, then an object")]),
+        (
+            {},
+            {"n" * 60: 1, "m" * 61: 1},
+            [
+                ("." + "n" * 60, "new in the retry"),
+                ("." + "m" * 60 + "…", "new in the retry"),
+            ],
+        ),
+        (float("nan"), float("nan"), []),
     ],
 )
 def test_differences_are_those_that_the_digest_sees(before: Any, after: Any, found: list[Any]) -> None:
@@ -153,6 +177,15 @@ def test_a_deep_difference_is_no_hang() -> None:
     for _ in range(900):
         deep = [deep]
     assert differences(deep, deep) == [("[0]" * 40, "nested too deeply to compare")]
+
+
+def test_a_thousand_differences_are_told_and_no_more_however_they_nest() -> None:
+    for width in (1, 10, 1001):
+        for count, told_of in ((999, 999), (1000, 1000), (1001, 1000), (5000, 1000)):
+            rows = range(0, count, width)
+            nested = [dict.fromkeys(map(str, range(min(width, count - row))), 1) for row in rows]
+            other = [dict.fromkeys(row, 2) for row in nested]
+            assert len(differences(nested, other)) == told_of
 
 
 def test_the_wrong_first_round_is_called_that() -> None:
