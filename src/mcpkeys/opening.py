@@ -215,7 +215,7 @@ def _open_sdk(text: str, ring: SdkRing | None, limit: int | None) -> Opened:
         checks.append(Check("key", "fail", f"{kid} is none of the SDK keys given", "unknown key"))
         return Opened([*checks, Check("seal", "not_checked", "no key to open it with", "seal")], key, None)
     checks.append(Check("key", "pass", f"{kid} is one of the SDK keys given", "unknown key"))
-    payload = ring.open(text) if ring is not None else "seal"
+    payload = ring.open(text)
     if isinstance(payload, str):
         checks.append(_FORGED)
         return Opened(checks, key, None)

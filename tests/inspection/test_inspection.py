@@ -223,6 +223,131 @@ def test_what_a_token_is_bound_to_is_computed_as_the_sdk_does(method: str, param
     assert (calls.target(method, params), digest) == request_state._request_identity(method, params)
 
 
+def check_of(name: str, claims: dict[str, Any], call: CallContext = WHOLE, *, now: float = NOW) -> tuple[str, str]:
+    found = inspect_token(SCENE.seal(payload({**SCENE.claims(), **claims})), RING, call, now=now)
+    return next((check.result, check.detail) for check in found.checks if check.name == name)
+
+
+@pytest.mark.parametrize(
+    ("name", "claims", "result", "detail"),
+    [
+        ("minted", {"iat": NOW}, "pass", "0.000 s ago"),
+        ("minted", {"iat": NOW - 1.5}, "pass", "1.500 s ago"),
+        ("minted", {"iat": NOW + 60}, "pass", "in 60.000 s"),
+        ("minted", {"iat": NOW + 60.001}, "fail", "in 60.001 s"),
+        ("minted", {"iat": True}, "pass", f"{NOW - 1:.3f} s ago"),
+        ("minted", {"iat": "1"}, "fail", "'1' is no moment"),
+        ("minted", {"iat": None}, "fail", "None is no moment"),
+        ("expiry", {"exp": NOW}, "fail", "0.000 s ago"),
+        ("expiry", {"exp": NOW + 0.001}, "pass", "in 0.001 s"),
+        ("expiry", {"exp": "9"}, "fail", "'9' is no moment"),
+        ("expiry", {"exp": 10**400}, "pass", "'an integer beyond 2^53' is no moment"),
+    ],
+)
+def test_moments_at_their_bounds(name: str, claims: dict[str, Any], result: str, detail: str) -> None:
+    assert check_of(name, claims) == (result, detail)
+
+
+def test_times_that_are_missing_are_not_checked() -> None:
+    for claim, name in (("iat", "minted"), ("exp", "expiry")):
+        claims = {key: value for key, value in SCENE.claims().items() if key != claim}
+        found = inspect_token(SCENE.seal(payload(claims)), RING, WHOLE, now=NOW)
+        assert next(c.detail for c in found.checks if c.name == name) == "no such claim"
+        assert (results(found)[name], found.reason) == ("not_checked", "malformed")
+
+
+def test_what_a_binding_is_told_as() -> None:
+    other = CallContext(method="prompts/get", params={"name": "x" * 201}, audience="other", principal="somebody")
+    assert check_of("method", {}, other) == ("fail", "bound to 'tools/call', used with 'prompts/get'")
+    assert check_of("method", {}, CallContext()) == ("not_checked", "bound to 'tools/call'; not given")
+    assert check_of("method", {}) == ("pass", "tools/call")
+    assert check_of("target", {"t": "x" * 201}, other) == ("pass", "x" * 200 + "…")
+    fits = CallContext(method="prompts/get", params={"name": "x" * 200})
+    assert check_of("target", {"t": "x" * 200}, fits) == ("pass", "x" * 200)
+    assert check_of("target", {}, CallContext()) == ("not_checked", "not given")
+    # Without a method the token's own says how to read the params, where it is one.
+    unread = CallContext(params={"uri": "file:///a", "name": "b"})
+    assert check_of("target", {"m": "resources/read", "t": "file:///a"}, unread) == ("pass", "file:///a")
+    assert check_of("target", {"m": "prompts/get", "t": "b"}, unread) == ("pass", "b")
+    for strange in (None, 7, ["resources/read"]):
+        assert check_of("target", {"m": strange}, unread) == ("not_checked", "not given")
+        assert check_of("arguments", {"m": strange}, unread) == ("not_checked", "not given")
+
+
+def test_what_an_audience_is_told_as() -> None:
+    for expected, told in ((None, "no audience"), ("other", "'other'")):
+        detail = f"minted for 'acme-orders', used with {told}"
+        assert check_of("audience", {}, CallContext(audience=expected)) == ("fail", detail)
+    assert check_of("audience", {"aud": None}, CallContext(audience=None)) == ("pass", "no audience")
+    assert check_of("audience", {"aud": None}, CallContext()) == ("not_checked", "minted for no audience; not given")
+    assert check_of("audience", {"aud": "a"}, CallContext()) == ("not_checked", "minted for 'a'; not given")
+    for claimed, audience in (("acme", "acme"), (7, None), (None, None)):
+        assert inspect_token(SCENE.token(aud=claimed), RING, now=NOW).audience == audience
+    assert inspect_token("garbage", RING, now=NOW).audience is None
+
+
+def test_what_the_boundary_raises_on_is_told_first_and_logged_by_no_word() -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    call = CallContext(method="tools/call", params={"name": 10**5000, "arguments": deep})
+    found = inspect_token(SCENE.token(), RING, call, now=NOW)
+    assert [(c.name, c.detail) for c in found.failed] == [
+        ("target", "the boundary raises ValueError on it"),
+        ("arguments", "the boundary raises RecursionError on them"),
+    ]
+    assert (found.verdict, found.reason) == ("rejected", None)
+    while deep:  # freed a level at a time: all at once is as deep
+        deep = deep[0]
+
+
+@pytest.mark.parametrize(
+    ("claim", "principal", "results_", "reason"),
+    [
+        (None, None, "ppp", None),
+        (None, NOT_GIVEN, "nnn", None),
+        (None, "alice", "pfn", "principal drift"),
+        ("alice", "alice", "ppp", None),
+        ("alice", "bob", "ppf", "principal"),
+        ("alice", None, "pfn", "principal drift"),
+        ("alice", NOT_GIVEN, "nnn", None),
+        (7, "alice", "ppf", "principal"),
+        ("alice", ValueError("down"), "fnn", "principal binding error"),
+        ("alice", 7, "fnn", "bind_principal returned int, expected str or None"),
+        (None, b"", "fnn", "bind_principal returned bytes, expected str or None"),
+    ],
+)
+def test_a_principal_is_judged_in_three_steps(claim: Any, principal: object, results_: str, reason: str | None) -> None:
+    claimed = request_state._principal_claim(claim) if isinstance(claim, str) else claim
+    token = SCENE.seal(payload({**SCENE.claims(), **({} if claim is None else {"p": claimed})}))
+    found = inspect_token(token, RING, CallContext(principal=principal), now=NOW)
+    words = {"pass": "p", "fail": "f", "not_checked": "n"}
+    assert "".join(words[c.result] for c in found.checks if c.name.startswith("principal")) == results_
+    assert found.reason == reason
+    details = [c.detail for c in found.checks if c.name.startswith("principal")]
+    if principal is NOT_GIVEN:
+        assert details[1] == f"bound to {'nobody' if claim is None else 'a principal'}; not given"
+    if reason == "principal drift":
+        assert ("minted for nobody in particular" in details[1]) is (claim is None)
+        assert details[0] == ("no principal" if principal is None else "a principal")
+    if isinstance(principal, ValueError):
+        assert details[0] == "bind_principal raised"
+
+
+def test_sizes_are_those_of_the_text_the_payload_and_the_state() -> None:
+    body = payload({**SCENE.claims(), "s": "é" * 10})
+    token = SCENE.seal(body)
+    found = inspect_token(token, RING, WHOLE, now=NOW)
+    assert found.sizes == {"token": len(token), "payload": len(body), "state": 10}
+    assert (found.opened, found.state) == (True, "é" * 10)
+    found = inspect_token(SCENE.seal(b"[]"), RING, WHOLE, now=NOW)
+    assert found.sizes == {"token": len(SCENE.seal(b"[]")), "payload": 2}
+    assert (found.opened, found.claims, found.state, found.reason) == (False, None, None, "malformed")
+    found = inspect_token("mk1.x", RING, WHOLE, now=NOW)
+    assert (found.sizes, found.opened, found.failed_names) == ({"token": 5}, False, ("format",))
+    assert inspect_token(SCENE.seal(payload({**SCENE.claims(), "s": 7})), RING, now=NOW).state is None
+
+
 def test_the_carriers_are_the_sdks() -> None:
     assert request_state.INPUT_REQUIRED_METHODS == calls.CARRIERS
 
