@@ -48,6 +48,9 @@ class FileStore:
     Operator: to write the keyset's folder, and to read `<keyset>.reports`.
     """
 
+    own_clock = False
+    """`now` reads this machine's clock: for `mcpkeys doctor`."""
+
     def __init__(self, uri: str, *, session: Any = None) -> None:
         """Raises `UriError`. Opens nothing. A relative path is taken from the working directory of this moment.
 

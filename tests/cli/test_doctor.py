@@ -32,9 +32,9 @@ def test_all_well_as_operator(shell):
     before = shell.keyset.read_bytes()
     answer = shell.json("doctor")
     assert (answer["exit"], answer["findings"]) == (0, [])
-    assert {"state", "wrap", "unwrap", "context", "read", "keyset", "clock", "reports", "sign", "versions"} <= passed(
-        answer
-    )
+    assert {"state", "wrap", "unwrap", "context", "read", "keyset", "reports", "sign", "versions"} <= passed(answer)
+    clock = next(check for check in answer["checks"] if check["check"] == "clock")
+    assert (clock["result"], clock["detail"]) == ("skipped", "not checked: the store's clock is this machine's")
     assert shell.keyset.read_bytes() == before
 
 
@@ -42,7 +42,7 @@ def test_all_well_as_server_but_for_the_signer_that_a_local_file_cannot_guard(sh
     shell.init()
     answer = shell.json("doctor", "--as-server")
     assert (answer["exit"], codes(answer)) == (0, ["signer-open"])
-    assert {"open the seal key", "open the report key", "context", "report", "clock"} <= passed(answer)
+    assert {"open the seal key", "open the report key", "context", "report"} <= passed(answer)
     assert not list(Path(f"{shell.keyset}.reports").glob("*.json")), "the throwaway report is gone"
 
 
@@ -206,6 +206,15 @@ def test_a_clock_that_differs_is_named_with_its_direction(off, found, monkeypatc
     assert [finding.code for finding in seen.findings] == (["clock-skew"] if found else [])
     if found:
         assert ("ahead" if off > 0 else "behind") in seen.findings[0].what
+
+
+def test_a_clock_is_checked_only_against_another_one(monkeypatch):
+    store = FakeStore()
+    for own, result in ((True, "pass"), (False, "skipped")):
+        monkeypatch.setattr(store, "own_clock", own, raising=False)
+        seen = Diagnosis("operator")
+        check_store(seen, store, None, None)
+        assert [check.result for check in seen.checks if check.check == "clock"] == [result]
 
 
 def test_a_server_that_may_not_report_is_refused(shell):

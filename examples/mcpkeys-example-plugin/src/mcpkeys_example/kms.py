@@ -30,7 +30,7 @@ class EnvKms:
         match = _URI.fullmatch(uri)
         if match is None:
             raise UriError(
-                f"{uri!r} names no environment variable",
+                "the URI names no environment variable",
                 why="after envkek:/// stands a name of capital letters, digits and underscores, and nothing else",
                 next="for example envkek:///ACME_KEK",
             )

@@ -37,12 +37,13 @@ class SqliteStore:
         match = _URI.fullmatch(uri)
         if match is None:
             raise UriError(
-                f"{uri!r} names no keyset in an SQLite database",
+                "the URI names no keyset in an SQLite database",
                 why="it has an absolute path, and ?name= with the keyset's name",
                 next="for example sqlite:///var/lib/acme/fleet.db?name=fleet",
             )
         self.path, self.name = "/" + match[1].lstrip("/"), match[2]
         self.uri = f"sqlite://{self.path}?name={self.name}"
+        self.own_clock = False  # what `now` reads is this machine's
 
     def __repr__(self) -> str:
         return f"SqliteStore({self.uri!r})"
