@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import warnings
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -353,8 +354,22 @@ def test_the_carriers_are_the_sdks() -> None:
 
 
 def test_params_that_are_no_object_are_a_mistake_of_the_caller() -> None:
-    with pytest.raises(TypeError):
-        CallContext(params=["name"])  # type: ignore[arg-type]
+    for params in (["name"], "name", 7, False, ValueError("x")):
+        with pytest.raises(TypeError, match=f"not {type(params).__name__}"):
+            CallContext(params=params)  # type: ignore[arg-type]
+    for given_ in ({}, MappingProxyType({"name": "deploy"}), None, NOT_GIVEN):
+        assert CallContext(params=given_).params is given_
+
+
+def test_a_call_without_params_is_for_nothing_in_particular() -> None:
+    for method in sorted(calls.CARRIERS):
+        for params in (None, {}):
+            assert (calls.target(method, params), calls.arguments(method, params)) == ("", {})
+    both = {"name": "deploy", "uri": "file:///a", "arguments": {"env": "prod"}}
+    assert (calls.target("resources/read", both), calls.arguments("resources/read", both)) == ("file:///a", {})
+    assert (calls.target("tools/call", both), calls.arguments("tools/call", both)) == ("deploy", {"env": "prod"})
+    hidden = {"name": NOT_GIVEN, "arguments": NOT_GIVEN}
+    assert calls.target("prompts/get", hidden) is calls.arguments("prompts/get", hidden) is NOT_GIVEN
 
 
 def test_a_ring_without_a_keyset_can_be_inspected_with() -> None:
