@@ -159,6 +159,8 @@ class RollOut:
         generation: that was written.
         behind: who is not known to hold it.
         of: how many count.
+        withdrawn: those of them that had said farewell under the report key that the step renewed: they left, but
+            nothing that can be read says so any more.
         why: what kept this command from seeing more, or empty.
         next: what the step that comes next asks for, as `mcpkeys status` says it.
     """
@@ -168,6 +170,7 @@ class RollOut:
     of: int
     why: str
     next: str
+    withdrawn: tuple[InstanceView, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -184,7 +187,8 @@ def follow(author: Author, taken: Taken, patience: Patience, *, stopped: Collect
     began = time.monotonic()
     generation = (taken.written or taken.observed.stored.keyset).generation
     # After an emergency a report cannot be read until its instance has written another; its label is known from before.
-    labels = {entry.report.instance: entry.report.label for entry in taken.observed.gathered.received}
+    before = {entry.report.instance: entry.report for entry in taken.observed.gathered.received}
+    left = {id for id, report in before.items() if report.state == "farewell"} if taken.written is not None else set()
     while True:
         try:
             observed = observe(author)
@@ -198,13 +202,17 @@ def follow(author: Author, taken: Taken, patience: Patience, *, stopped: Collect
         view = observed.fleet()
         counted = [entry for entry in view.instances if entry.counts and entry.id not in stopped]
         behind = tuple(
-            replace(entry, label=entry.label or labels.get(entry.id, ""))
+            replace(entry, label=entry.label or (before[entry.id].label if entry.id in before else ""))
             for entry in counted
             if _is_behind(entry, generation)
         )
-        out = RollOut(generation, behind, len(counted), "", view.next)
+        withdrawn = tuple(entry for entry in behind if entry.id in left and entry.state == "unreadable")
+        out = RollOut(generation, behind, len(counted), "", view.next, withdrawn)
         patient = time.monotonic() - began < 3 * observed.stored.keyset.refresh_seconds + 2
-        hopeless = all(entry.state == "silent" or (entry.state in _SILENT and not patient) for entry in behind)
+        hopeless = all(
+            entry.state == "silent" or entry in withdrawn or (entry.state in _SILENT and not patient)
+            for entry in behind
+        )
         if not behind or hopeless:
             return out
         who = named([entry.label or entry.id for entry in behind], most=3)
@@ -236,4 +244,11 @@ def behind_text(out: RollOut, now: float) -> list[str]:
         lines.append(table(("INSTANCE", "LABEL", "HOLDS", "LAST SEEN", "STATE"), rows))
     if len(out.behind) > 20:
         lines.append(f"... and {len(out.behind) - 20} more (--output json has all)")
+    if out.withdrawn:
+        who = escape(named([entry.label or entry.id for entry in out.withdrawn]))
+        lines.append(
+            f"{who} had said farewell, which the renewed report key no longer proves. Where you know that it is gone: "
+            "name it with --allow-missing, as below, or no step goes on; later, mcpkeys purge --silent-for 2h drops its "
+            "report"
+        )
     return lines

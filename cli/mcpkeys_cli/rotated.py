@@ -109,6 +109,7 @@ def _emergency_data(
 ) -> dict[str, Any]:
     return {
         "still_accepting": list(plan.still_accepting) if out is None else [entry.id for entry in out.behind],
+        "withdrawn": [] if out is None else [entry.id for entry in out.withdrawn],
         "exposure_seconds": keyset.max_stale_seconds,
         "min_generation": generation,
         "revoke": [

@@ -55,7 +55,7 @@ class World:
         self.offset += seconds
         self.meanwhile()
 
-    def refresh(self, *only: str) -> None:
+    def refresh(self, *only: str, state: reports.ReportState = "serving") -> None:
         """Every living instance (or `only` these) reads the keyset and reports."""
         keyset = self.author.read().keyset
         key = self.author.report_key(keyset)
@@ -67,7 +67,7 @@ class World:
                 instance=instance,
                 label=f"pod-{instance[:4]}",
                 pid=1,
-                state="serving",
+                state=state,
                 seq=self.seq,
                 generation=keyset.generation,
                 digest=digest(keyset),
@@ -281,6 +281,35 @@ def test_an_emergency_is_not_out_until_everyone_confirms_or_is_named(world: Worl
     assert (released["exit"], released["still_accepting"]) == (0, []), released
     world.meanwhile = world.refresh
     assert world.rotate(*burn, "--wait", "2m")["exit"] == 0, "or it confirms"
+
+
+@pytest.mark.parametrize("age", [60, 2 * 3600])
+def test_an_emergency_tells_who_had_said_farewell_before_it_made_that_unreadable(world: World, age: int) -> None:
+    world.alive = [instance(1)]
+    world.refresh()
+    world.refresh(instance(2), state="farewell")
+    world.offset += age
+    world.refresh()
+    kid = world.author.read().keyset.minting.kid
+    world.meanwhile = world.refresh
+    ran = world.shell.run("rotate", "--emergency", "--kid", kid, "--reason", "leaked", "--yes", "--output", "json")
+    answer = ran.json
+    if age > 3600:
+        assert (answer["exit"], answer["withdrawn"]) == (0, []), "dropped with the old report key"
+        return
+    assert (answer["exit"], answer["withdrawn"], answer["behind"]) == (6, [instance(2)], [instance(2)])
+    assert sum(world.slept) < 10, "nobody waits for who left"
+    assert f"--allow-missing={instance(2)}" in answer["next"]
+    assert world.shell.json(*shlex.split(answer["next"])[1:])["exit"] == 0
+
+
+def test_the_text_of_an_emergency_says_so_too(world: World) -> None:
+    world.refresh(instance(2), state="farewell")
+    kid = world.author.read().keyset.minting.kid
+    shown = world.shell.run("rotate", "--emergency", "--kid", kid, "--reason", "leaked", "--yes").out
+    assert f"pod-{instance(2)[:4]} had said farewell" in shown
+    for told in ("--allow-missing", "mcpkeys purge --silent-for"):
+        assert told in shown
 
 
 def test_the_next_command_carries_the_pins_that_were_given_as_options(world: World) -> None:
