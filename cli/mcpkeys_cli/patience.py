@@ -248,7 +248,7 @@ def behind_text(out: RollOut, now: float) -> list[str]:
         who = escape(named([entry.label or entry.id for entry in out.withdrawn]))
         lines.append(
             f"{who} had said farewell, which the renewed report key no longer proves. Where you know that it is gone: "
-            "name it with --allow-missing, as below, or no step goes on; later, mcpkeys purge --silent-for 2h drops its "
-            "report"
+            "name it with --allow-missing, as below, or no step goes on; later, mcpkeys purge --silent-for 2h drops "
+            "its report"
         )
     return lines
