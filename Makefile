@@ -3,7 +3,8 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-TEST_WORKERS ?= 2
+# More than a developer's two cores: what the tests do most is wait.
+TEST_WORKERS ?= 3
 PYTEST ?= $(BIN)/python -m pytest
 PIP_FLAGS := --quiet --quiet --disable-pip-version-check --require-virtualenv
 
@@ -45,10 +46,10 @@ demo: $(VENV)/.base $(if $(KEK),$(VENV)/.dev) ## the whole story on this machine
 # --- checking it -------------------------------------------------------------------------------------------------
 
 test: $(VENV)/.base $(VENV)/.dev ## every quick test
-	$(PYTEST) -n $(TEST_WORKERS) -m "not slow"
+	$(PYTEST) -n $(TEST_WORKERS) --dist worksteal -m "not slow" $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.base $(VENV)/.dev ## the long suites
-	$(PYTEST) -n $(TEST_WORKERS) -m slow
+	$(PYTEST) -n $(TEST_WORKERS) --dist loadgroup --no-loadscope-reorder -m slow $(PYTEST_ARGS)
 
 test-all-pythons: ## the quick tests on Python 3.11, 3.12 and 3.13, as far as they are found
 	@scripts/test-pythons 3.11 3.12 3.13

@@ -7,6 +7,16 @@ settings.register_profile("mcpkeys", deadline=None, suppress_health_check=[Healt
 settings.load_profile("mcpkeys")
 
 
+def pytest_collection_modifyitems(items):
+    """The longest first, by the limit that each has been given: or the last worker ends long after the others."""
+    items.sort(key=_limit, reverse=True)
+
+
+def _limit(item):
+    marker = item.get_closest_marker("timeout")
+    return marker.args[0] if marker else 0
+
+
 def pytest_terminal_summary(terminalreporter):
     lines = [
         value

@@ -19,7 +19,8 @@ from mcpkeys.testing import KmsContract
 from mcpkeys.testing.kms import a_context
 from mcpkeys_aws.kms import AwsKms
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+# One group: one server, whatever the number of workers.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("localstack")]
 
 
 def soon() -> float:
