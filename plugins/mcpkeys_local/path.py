@@ -42,8 +42,9 @@ def checked(path: str, given: str, example: str) -> str:
     shown = glimpse_of_uri(given) if "://" in given else glimpse_of_path(given)
     if "\0" in path:
         raise UriError(f"{shown} names no file", why="it has a NUL in its path", next=f"for example {example}")
-    if path.endswith("/"):
-        raise UriError(f"{shown} names no file", why="it ends in a slash", next=f"for example {example}")
+    if path.endswith(("/", "/.")):
+        why = "it ends in a slash" if path.endswith("/") else "it ends in a dot: the folder itself"
+        raise UriError(f"{shown} names no file", why=why, next=f"for example {example}")
     if ".." in path.split("/"):
         why = "it contains `..`, whose meaning depends on symbolic links"
         raise UriError(f"{shown} is refused", why=why, next=f"write the path without it, for example {example}")

@@ -61,7 +61,8 @@ class FileStore:
         if uri.startswith("file://"):
             self.path = path_of(uri, "file", _EXAMPLE)
         else:
-            self.path = checked(uri if uri.endswith("/") else os.path.abspath(uri), uri, _EXAMPLE)
+            names_folder = uri.rpartition("/")[2] in ("", ".", "..")
+            self.path = checked(f"/{uri}" if names_folder else os.path.abspath(uri), uri, _EXAMPLE)
         self.uri = uri_of(self.path, "file")
         self._folder, self._name = os.path.split(self.path)
         self._reports = self.path + ".reports"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from fuzz.targets import _hold_against
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from vectors import make
 
@@ -83,3 +83,24 @@ def test_a_path_that_escaping_makes_too_long_for_a_uri_is_refused(opened, front,
             continue
         assert len(backend.uri) <= MAX_URI_CHARS
         assert opened(backend.uri).uri == backend.uri
+
+
+SEGMENTS = st.lists(
+    st.sampled_from(["", ".", "a", "k.json", "..", "%2e", "%2E%2e", "%2f", "a b", "%20", "~"]), max_size=6
+)
+
+
+@given(segments=SEGMENTS, front=st.sampled_from(["local:///", "file:///", "/", "./", ""]))
+@example(segments=["."], front="local:///")
+@example(segments=["a", "."], front="./")
+@example(segments=["."], front="")
+def test_the_canonical_uri_of_a_path_is_its_own_and_names_a_file(segments: list[str], front: str) -> None:
+    """`local:///.` was taken for the file `/`, whose URI was then refused."""
+    opened = registry.open_kms if front == "local:///" else registry.open_store
+    try:
+        backend = opened(front + "/".join(segments))
+    except UriError:
+        return
+    assert opened(backend.uri).uri == backend.uri
+    assert backend.uri[-1] != "/"
+    assert segments[-1] not in ("", ".", "..")
