@@ -183,8 +183,8 @@ def write(results: list[dict[str, Any]], given: argparse.Namespace) -> None:
         "Written by `python scripts/mutation.py --write`; do not edit. Each mutant is a pure core with one thing "
         "changed (a comparison, a constant, a condition, a statement left out, a value not returned) that the tests "
         f"about it have to notice. At most {given.sample} mutants a module were tried, drawn with seed "
-        f"{results[0]['seed']}; hypothesis had at most {EXAMPLES} examples a property. The slowest tests, the search of "
-        "every interleaving (tests/rotation/test_model_check.py) and the comparison with the SDK's boundary "
+        f"{results[0]['seed']}; hypothesis had at most {EXAMPLES} examples a property. The slowest tests, the search "
+        "of every interleaving (tests/rotation/test_model_check.py) and the comparison with the SDK's boundary "
         "(tests/inspection/test_differential.py), did not take part: they could only kill more.",
         "",
         f"**{killed} of {tried} killed: {killed / tried:.1%}.**",
