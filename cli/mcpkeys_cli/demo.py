@@ -15,6 +15,7 @@ import click
 from mcpkeys_cli.options import output_option
 from mcpkeys_cli.output import Answer, table
 from mcpkeys_cli.story.story import SERVERS, Story
+from mcpkeys_cli.story.verdict import wrong
 
 
 @click.command("demo", epilog="Example: mcpkeys demo --output json")
@@ -51,7 +52,7 @@ def _stopped_by_sigterm() -> Iterator[None]:
 
 
 def _answer(story: Story, seconds: float) -> Answer:
-    wrong = story.wrong
+    broken = wrong(story.traffic, story.refusals)
     data = {
         "calls_completed": story.traffic.calls,
         "rounds_completed": story.traffic.rounds,
@@ -68,10 +69,13 @@ def _answer(story: Story, seconds: float) -> Answer:
         "demo",
         data=data,
         text=lambda: _text(story, seconds),
-        next="README.md: the one-line change for your own server; mcpkeys init --help",
-        exit=1 if wrong else 0,
-        code="demo-broken" if wrong else "",
-        message=f"the demo did not go as promised: {wrong}" if wrong else "",
+        next="README.md: the one-line change for your own server; mcpkeys init --help"
+        if broken is None
+        else broken.next,
+        exit=0 if broken is None else 1,
+        code="" if broken is None else "demo-broken",
+        message="" if broken is None else f"the demo did not go as promised: {broken.what}",
+        why="" if broken is None else broken.why,
     )
 
 

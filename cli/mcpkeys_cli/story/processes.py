@@ -82,7 +82,11 @@ class Processes:
             while not await listens(port):
                 self.check()
                 if time.monotonic() > until:
-                    raise Unreachable(f"a process did not start in {START_SECONDS:.0f} s", why=self.tail(port))
+                    raise Unreachable(
+                        f"a process did not start in {START_SECONDS:.0f} s",
+                        why=self.tail(port),
+                        next="run it again on a quieter machine; if it happens again, please report it",
+                    )
                 await asyncio.sleep(0.05)
 
     def check(self) -> None:
