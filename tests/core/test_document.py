@@ -424,6 +424,14 @@ def test_differences_are_named() -> None:
     other["new"] = 1
     del other["previous"]
     assert differing_fields(one, other) == ["audience", "keys[1].state", "new", "previous", "rotation.roster"]
+    # Whatever stands on either side: an object, a list, a value, nothing.
+    values = [{"a": 1}, [1], [1, 2], "text", None]
+    for a in values:
+        for b in values:
+            same = differing_fields({"x": a}, {"x": b})
+            assert same == ([] if a == b else ["x"])
+            assert differing_fields({"x": [a]}, {"x": [b]}) == ([] if a == b else ["x[0]"])
+    assert differing_fields({"x": {"a": 1, "signature": 1}}, {"x": {"b": 1}}) == ["x.a", "x.b", "x.signature"]
 
 
 # --- strict JSON ---------------------------------------------------------------------------------------------------

@@ -98,6 +98,20 @@ def test_many_headers_are_remembered_within_a_bound(ring: Ring, monkeypatch: pyt
         assert len(fronts) == number % 4 + 1
 
 
+def test_a_header_that_is_known_already_excuses_no_length(ring: Ring) -> None:
+    fronts: opening.Fronts = {}
+    longest = token.max_payload(ring.max_token_chars)
+    good = [make.sealed("minting", payload) for payload in (b"", b"x", bytes(longest))]
+    over = make.sealed("minting", bytes(longest + 1))
+    for _ in range(2):
+        for text in good:
+            assert open_token(text, ring, fronts) == open_token(text, ring)
+            assert open_token(text, ring, fronts).payload is not None
+        for text in (over, good[0][:69], good[0][:32]):
+            assert open_token(text, ring, fronts) == open_token(text, ring)
+            assert open_token(text, ring, fronts).checks[0].result == "fail"
+
+
 def test_an_sdk_token_is_known_by_its_shape() -> None:
     for body, known in (("A" * 43, True), ("A" * 42, False), ("A" * 400, True), ("A" * 42 + "+", False), ("", False)):
         assert is_sdk_token("v1." + body) is known
