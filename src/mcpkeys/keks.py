@@ -24,6 +24,8 @@ HEDGE_SECONDS = 0.5
 GRACE_SECONDS = 0.5
 MAX_PARALLEL = 16
 
+Pools = Mapping[str, ThreadPoolExecutor]
+"""URI of a KEK -> the workers that call it."""
 Measure = Callable[[str, str], AbstractContextManager[None]]
 
 
@@ -117,23 +119,27 @@ class Keks:
     def unwrap(self, jobs: Sequence[Job], *, patience: Patience | None = None) -> dict[str, Unwrapped | McpkeysError]:
         """Unwrap every job, all in parallel; kid -> the key, or the one error that tells why not.
 
-        `patience` is one that began earlier, or None for a new one. Never raises for a key that cannot be unwrapped:
+        `patience` is one that began earlier, or None for a new one. Once it is over and a key was given up for want of
+        an answer, keys that were not asked for yet are given up too. Never raises for a key that cannot be unwrapped:
         what that means is the caller's decision.
         """
         patience = patience or Patience(self._clock, self._jitter)
+        given_up: list[KmsUnreachable] = []
         if not self._parallel or not jobs:
-            return {job.context.kid: self._attempt(job, patience, None) for job in jobs}
-        # Two pools: attempts wait for calls, and must never occupy the workers that these need.
-        calls = ThreadPoolExecutor(MAX_PARALLEL * len(self._kms), "mcpkeys-kms")
+            return {job.context.kid: self._attempt(job, patience, None, given_up) for job in jobs}
+        # Pools apart: attempts wait for calls, and a KEK that hangs must never occupy the workers that another needs.
+        calls = {uri: ThreadPoolExecutor(MAX_PARALLEL, "mcpkeys-kms") for uri in self.uris}
         attempts = ThreadPoolExecutor(min(MAX_PARALLEL, len(jobs)), "mcpkeys-unwrap")
         try:
-            futures = {job.context.kid: attempts.submit(self._attempt, job, patience, calls) for job in jobs}
+            futures = {job.context.kid: attempts.submit(self._attempt, job, patience, calls, given_up) for job in jobs}
             return {kid: future.result() for kid, future in futures.items()}
         finally:
-            attempts.shutdown(wait=False, cancel_futures=True)
-            calls.shutdown(wait=False, cancel_futures=True)
+            for pool in (attempts, *calls.values()):
+                pool.shutdown(wait=False, cancel_futures=True)
 
-    def _attempt(self, job: Job, patience: Patience, calls: ThreadPoolExecutor | None) -> Unwrapped | McpkeysError:
+    def _attempt(
+        self, job: Job, patience: Patience, calls: Pools | None, given_up: list[KmsUnreachable]
+    ) -> Unwrapped | McpkeysError:
         usable = self.usable(job.wrapped)
         if not usable:
             return KeysetLocked(
@@ -142,14 +148,17 @@ class Keks:
                 f"pinned: {', '.join(self.uris)}",
                 next="correct MCPKEYS_KEKS, or add the KEK with mcpkeys rewrap --add-kek",
             )
+        if given_up and patience.over:
+            return _not_asked(job.context, given_up[0])
         try:
             return patience.call(lambda: self._once(job.context, usable, calls), on=KmsUnreachable)
+        except KmsUnreachable as exc:
+            given_up.append(exc)
+            return exc
         except McpkeysError as exc:
             return exc
 
-    def _once(
-        self, context: WrapContext, usable: list[tuple[Kms, Wrap]], calls: ThreadPoolExecutor | None
-    ) -> Unwrapped:
+    def _once(self, context: WrapContext, usable: list[tuple[Kms, Wrap]], calls: Pools | None) -> Unwrapped:
         """One round over the KEKs that can unwrap this key."""
         errors: list[tuple[str, McpkeysError]] = []
         if calls is None:
@@ -164,17 +173,21 @@ class Keks:
         while waiting or running:
             if waiting:
                 kms, wrap = waiting.pop(0)
-                running[calls.submit(self._call, kms, wrap, context)] = kms.uri
+                running[calls[kms.uri].submit(self._call, kms, wrap, context)] = kms.uri
             patience = HEDGE_SECONDS if waiting else CALL_SECONDS + GRACE_SECONDS
             done, _ = wait(running, timeout=patience, return_when=FIRST_COMPLETED)
             if not done and not waiting:
                 # A plugin that does not keep its deadline must not keep a server from saying so.
                 errors += [(uri, _overdue(uri)) for uri in running.values()]
+                for late in running:
+                    late.cancel()
                 break
             for future in done:
                 uri = running.pop(future)
                 error = future.exception()
                 if error is None:
+                    for late in running:
+                        late.cancel()  # one that has not begun need not
                     return future.result()
                 if not isinstance(error, McpkeysError):
                     raise error
@@ -210,6 +223,15 @@ def _overdue(uri: str) -> KmsUnreachable:
         f"{uri} did not answer in time",
         why=f"its plugin did not return within the {CALL_SECONDS:g} seconds that it was given",
         next="check the network path to that KMS; a plugin must keep its deadline",
+    )
+
+
+def _not_asked(context: WrapContext, first: KmsUnreachable) -> KmsUnreachable:
+    return KmsUnreachable(
+        f"the {context.purpose} key {context.kid} was not asked for",
+        why=f"the time for all keys together was over before; {first.what}",
+        next=first.next,
+        throttled=first.throttled,
     )
 
 

@@ -67,6 +67,11 @@ class Patience:
         )
         return retrying(attempt)
 
+    @property
+    def over(self) -> bool:
+        """Whether no further try fits in. Never within the time of the first one, however short the patience is."""
+        return self._clock.monotonic() - self._began >= max(self._total - CALL_SECONDS, CALL_SECONDS)
+
     def _exhausted(self, state: RetryCallState) -> bool:
         error = state.outcome.exception() if state.outcome is not None else None
         if isinstance(error, KmsUnreachable) and error.throttled:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
+import threading
 import time
 
 import pytest
 
+from mcpkeys import keks as kekss
 from mcpkeys.errors import KeysetLocked, KmsUnreachable, PluginError
 from mcpkeys.keks import MAX_PARALLEL, Job, Keks, Unwrapped
 from mcpkeys.kms import WrapContext
-from mcpkeys.testing import FakeKek, FakeKms
+from mcpkeys.patience import CALL_SECONDS, TOTAL_SECONDS, Patience
+from mcpkeys.testing import FakeClock, FakeKek, FakeKms
 
 
 def jobs(keks: list[FakeKek], count: int = 1) -> tuple[list[Job], dict[str, bytes]]:
@@ -123,3 +127,82 @@ def test_no_repr_shows_a_key(two: list[FakeKek]) -> None:
     (answer,) = opened(two, work).values()
     assert isinstance(answer, Unwrapped)
     assert repr(*keys.values()) not in repr(answer)
+
+
+class Hanging:
+    """A KEK that answers nothing: in virtual time until its deadline, or really until it is let go."""
+
+    uri = "fake:///near"
+
+    def __init__(self, clock: FakeClock | None = None) -> None:
+        self.clock, self.calls = clock, 0
+        self.let_go = threading.Event()
+
+    def unwrap(self, wrap, context, *, deadline: float) -> bytes:
+        self.calls += 1
+        if self.clock is None:
+            self.let_go.wait(30)
+        else:
+            self.clock.advance(deadline - self.clock.monotonic())
+        raise KmsUnreachable("no answer")
+
+    def close(self) -> None:
+        self.let_go.set()
+
+
+def test_a_kek_that_hangs_keeps_no_key_from_the_next_one(two: list[FakeKek], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where its plugin overstays every deadline, and the keys are many."""
+    monkeypatch.setattr(kekss, "HEDGE_SECONDS", 0.05)
+    near = Hanging()
+    work, keys = jobs(two, 4 * MAX_PARALLEL)
+    keks = Keks([near, two[1].open()])
+    try:
+        answers = keks.unwrap(work)
+    finally:
+        keks.close()
+    assert {kid: answer.key for kid, answer in answers.items()} == keys
+    assert near.calls <= MAX_PARALLEL, "calls that had not begun when the other KEK answered are not made"
+
+
+def test_the_time_for_all_keys_together_is_kept_however_many_they_are(two: list[FakeKek]) -> None:
+    clock = FakeClock()
+    began = clock.monotonic()
+    near = Hanging(clock)
+    work, _ = jobs(two[:1], 129)
+    answers = Keks([near], clock=clock, jitter=random.Random(7), parallel=False).unwrap(work)
+    assert clock.monotonic() - began <= TOTAL_SECONDS + CALL_SECONDS
+    assert all(isinstance(answer, KmsUnreachable) for answer in answers.values())
+    first, *_, last = answers.values()
+    assert first.what == "no answer"
+    assert "was not asked for" in last.what
+    assert "no answer" in last.why
+    assert len(answers) == len(work)
+
+
+def test_an_impatient_unwrap_asks_for_every_key_once_while_one_call_may_last() -> None:
+    clock = FakeClock()
+    impatient = Patience(clock, random.Random(7), total=0.0, throttled=0.0)
+    assert not impatient.over
+    clock.advance(CALL_SECONDS - 0.1)
+    assert not impatient.over
+    clock.advance(0.2)
+    assert impatient.over
+    patient = Patience(clock, random.Random(7))
+    clock.advance(TOTAL_SECONDS - CALL_SECONDS - 0.1)
+    assert not patient.over
+    clock.advance(0.2)
+    assert patient.over
+
+
+def test_a_slow_kek_is_waited_for_as_long_as_it_answers(two: list[FakeKek]) -> None:
+    """Beyond the patience too: only where a key was given up are the others not asked for."""
+    clock = FakeClock()
+
+    class Slow(Hanging):
+        def unwrap(self, wrap, context, *, deadline: float) -> bytes:
+            clock.advance(1.0)
+            return bytes(32)
+
+    work, _ = jobs(two[:1], 40)
+    answers = Keks([Slow(clock)], clock=clock, parallel=False).unwrap(work)
+    assert all(isinstance(answer, Unwrapped) for answer in answers.values())
