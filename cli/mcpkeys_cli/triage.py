@@ -115,7 +115,7 @@ def _answer(summary: Summary, sight: Sight) -> Answer:
             "generation": None if sight.keyset is None else sight.keyset.generation,
             "reports": len(sight.reports),
         },
-        "notes": list(sight.notes),
+        "notes": _notes(summary, sight),
         "contacted": "no MCP server",
     }
     answer = Answer("triage", data=data, text=lambda: _text(summary, sight), next=summary.next)
@@ -150,10 +150,19 @@ def _text(summary: Summary, sight: Sight) -> str:
             *(f"  - {name}" for name in summary.stale[:20]),
         ]
     lines += ["", "most likely:", *(f"  - {line}" for line in summary.likely), ""]
-    lines += [f"note: {text}" for text in sight.notes]
+    lines += [f"note: {text}" for text in _notes(summary, sight)]
     held = f", generation {sight.keyset.generation}" if sight.keyset is not None else ""
     lines.append(f"held against {sight.source}{held}; no MCP server was contacted, nothing was sent to one")
     return "\n".join(escape(line).replace("\n", "\\n") for line in lines)
+
+
+def _notes(summary: Summary, sight: Sight) -> list[str]:
+    """What could not be had, and what the counts do not say."""
+    counts, notes = summary.counts, list(sight.notes)
+    if counts["log_lines"] and counts["tokens"]:
+        # A log line names neither token nor call: to match it with a capture would be to guess.
+        notes.append("log lines and captured tokens may be of the same refusals: by reason and over time, each counts")
+    return notes
 
 
 def _counted(counts: Mapping[str, int], limit: int = 12) -> list[str]:

@@ -391,3 +391,16 @@ def test_a_pipe_may_hold_the_passphrase(desk: Desk) -> None:
     )
     os.close(reading)
     assert value["error"]["code"] == "bundle-malformed"
+
+
+def test_triage_says_that_a_log_and_captures_may_be_of_the_same_refusals(desk: Desk) -> None:
+    """A log line names neither token nor call, so they are not matched; each counts, and the reader knows."""
+    log = "requestState rejected on tools/call: seal\n"
+    request = json.dumps(desk.request(requestState=desk.token[:-1] + ("A" if desk.token[-1] != "A" else "Q"))) + "\n"
+    for fed, told in ((log, False), (request, False), (log + request, True)):
+        path = desk.write("mixed.log", fed)
+        value = desk.json("triage", path, "--audience", "acme-orders")[1]
+        counts = value["summary"]["counts"]
+        assert (counts["log_lines"], counts["tokens"]) == (fed.count(log), fed.count(request)), value
+        assert any("may be of the same refusals" in note for note in value["notes"]) is told
+        assert ("may be of the same refusals" in desk.run("triage", path)[1]) is told
