@@ -16,6 +16,8 @@ from mcpkeys.errors import ConfigurationError
 from mcpkeys.findings import Finding, Level, is_invisible, printable
 
 MAX_AUDIENCE_BYTES: Final = 255
+MAX_EXAMINED_CHARS: Final = 1024
+"""A longer name is refused for its length alone: what else might be wrong with it is not worth the work."""
 PLACEHOLDER: Final = "mcp-server"
 """What `MCPServer()` without a name is called."""
 
@@ -104,6 +106,8 @@ def check_audience(name: str, *, known: Iterable[str] = (), strict: bool = False
         Refusals first, then warnings; codes `audience-empty`, `-placeholder`, `-invisible`, `-space`, `-too-long`,
         `-not-nfc`; then `-generic` or `-per-replica`, `-not-ascii`, `-similar`. Raises nothing.
     """
+    if len(name) > MAX_EXAMINED_CHARS:
+        return [_too_long(name)]
     found = [*_refusals(name, _advice(name))]
     if not any(finding.code in ("audience-empty", "audience-placeholder") for finding in found):
         found += _warnings(name, known, hostname)
@@ -121,6 +125,8 @@ def require_audience(name: str, *, known: Iterable[str] = (), strict: bool = Fal
 
 def better_name(name: str) -> str | None:
     """A name with nothing against it that `name` was probably meant to be, or None."""
+    if len(name) > MAX_EXAMINED_CHARS:
+        return None
     visible = (" " if char in "\t\n\r" else char for char in name if char in "\t\n\r" or not is_invisible(char))
     cleaned = unicodedata.normalize("NFC", "".join(visible)).strip()
     for _ in range(3):
@@ -180,13 +186,8 @@ def _refusals(name: str, advice: str) -> Iterable[Finding]:
             "the boundary compares every character, and a space at the end gets lost between files and environments",
             advice,
         )
-    if (size := len(name.encode("utf-8", "surrogatepass"))) > MAX_AUDIENCE_BYTES:
-        yield refuse(
-            "audience-too-long",
-            f"the audience '{printable(name, 40)}' is {size} bytes of UTF-8, more than {MAX_AUDIENCE_BYTES}",
-            "the name travels in every token",
-            _EXAMPLE,
-        )
+    if len(name.encode("utf-8", "surrogatepass")) > MAX_AUDIENCE_BYTES:
+        yield _too_long(name)
     if not unicodedata.is_normalized("NFC", name):
         yield refuse(
             "audience-not-nfc",
@@ -194,6 +195,12 @@ def _refusals(name: str, advice: str) -> Iterable[Finding]:
             "the same name typed on another system has other bytes, and the boundary compares them",
             advice,
         )
+
+
+def _too_long(name: str) -> Finding:
+    size = len(name.encode("utf-8", "surrogatepass"))
+    what = f"the audience '{printable(name, 40)}' is {size} bytes of UTF-8, more than {MAX_AUDIENCE_BYTES}"
+    return _finding("audience-too-long", "refused", name, what, "the name travels in every token", _EXAMPLE)
 
 
 def _warnings(name: str, known: Iterable[str], hostname: str) -> Iterable[Finding]:
@@ -264,7 +271,7 @@ def _replica(name: str, hostname: str) -> tuple[str, str] | None:
 
 def _difference(name: str, other: str) -> str | None:
     """How two names differ, if by so little that one may be a slip: `case`, or one edit."""
-    if name == other:
+    if name == other or len(other) > MAX_EXAMINED_CHARS:
         return None
     folded, other_folded = (unicodedata.normalize("NFKC", text).casefold() for text in (name, other))
     if folded == other_folded:

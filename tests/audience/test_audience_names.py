@@ -9,7 +9,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mcpkeys.audience import MAX_AUDIENCE_BYTES, better_name, check_audience, one_edit, require_audience
+from mcpkeys.audience import (
+    MAX_AUDIENCE_BYTES,
+    MAX_EXAMINED_CHARS,
+    better_name,
+    check_audience,
+    one_edit,
+    require_audience,
+)
 from mcpkeys.errors import ConfigurationError
 from mcpkeys.findings import any_refused, is_invisible, printable
 
@@ -304,3 +311,26 @@ def test_an_ordinary_name_has_no_finding(name: str) -> None:
 def test_what_is_printed_names_exactly_one_text(text: str) -> None:
     shown = printable(text, 10_000)
     assert shown.encode("ascii", "backslashreplace").decode("unicode_escape") == text
+
+
+class Counted(str):
+    """A name that tells how often it was walked through."""
+
+    walks = 0
+
+    def __iter__(self):
+        Counted.walks += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("character", ["a", "ü", "\u202e", "\ud800", " ", "0", "-"])
+def test_a_name_of_any_length_costs_no_search(character: str) -> None:
+    name = Counted(character * (MAX_EXAMINED_CHARS + 1))
+    Counted.walks = 0
+    (found,) = check_audience(name, known=["acme-orders", name[1:]], hostname="pod-7")
+    assert (found.code, found.level) == ("audience-too-long", "refused")
+    assert better_name(name) is None
+    assert Counted.walks == 0
+    shortest = check_audience(character * MAX_EXAMINED_CHARS)
+    assert "audience-too-long" in [finding.code for finding in shortest]
+    assert not [f for f in check_audience("acme-orders", known=["acme-orders" * 100]) if f.code == "audience-similar"]
