@@ -136,4 +136,4 @@ def test_forth_and_back_without_a_refused_round(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_fleet_forth_and_back_under_more_traffic(tmp_path: Path) -> None:
-    migrate(tmp_path, instances=3, seconds=3.0, ttl=4, players=16)
+    migrate(tmp_path, instances=3, seconds=1.5, ttl=4, players=16)

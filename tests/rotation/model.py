@@ -8,6 +8,7 @@ docs/rotation-invariants.md lists the events, the invariants and the assumptions
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -146,6 +147,12 @@ class Model:
         self.plan = lru_cache(maxsize=None)(self._plan)
         self.keyset = lru_cache(maxsize=None)(self._keyset)
         self.report = lru_cache(maxsize=None)(self._report)
+        # The same few instances come up in state after state, and half of all events lead to where another one led.
+        self.settle = lru_cache(maxsize=100_000)(self.settle)
+        self._says = lru_cache(maxsize=None)(self._says)
+        self._refreshed = lru_cache(maxsize=None)(self._refreshed)
+        self._aged_instance = lru_cache(maxsize=None)(self._aged_instance)
+        self._plain = lru_cache(maxsize=None)(self._plain)
 
     # --- the real code ---------------------------------------------------------------------------------------
 
@@ -340,24 +347,25 @@ class Model:
             s = s._replace(pending=None, instances=tuple(i._replace(snap=()) for i in s.instances))
         down = self._older
         k = s.k._replace(since=down(s.k.since), entered=down(s.k.entered))
-        instances = tuple(
-            i._replace(
-                since=down(i.since),
-                last=tuple((kid, down(at)) for kid, at in i.last),
-                refreshed=down(i.refreshed),
-                forked=i.forked if i.forked == NEVER else i.forked - 1,
-                report=self._aged(i.report),
-                snap=self._aged(i.snap),
-                word=i.word if i.word == NEVER else down(i.word),
-            )
-            for i in s.instances
-        )
+        instances = tuple(map(self._aged_instance, s.instances))
         minted = tuple((kid, at - 1) for kid, at in s.minted)
         pending = None if s.pending is None else s.pending - 1
         yield "tick", S(k, instances, minted, s.burnt, s.fresh, pending), budget
 
     def _older(self, at: int) -> int:
         return max(at - 1, -self.cap)
+
+    def _aged_instance(self, i: I) -> I:
+        down = self._older
+        return i._replace(
+            since=down(i.since),
+            last=tuple((kid, down(at)) for kid, at in i.last),
+            refreshed=down(i.refreshed),
+            forked=i.forked if i.forked == NEVER else i.forked - 1,
+            report=self._aged(i.report),
+            snap=self._aged(i.snap),
+            word=i.word if i.word == NEVER else down(i.word),
+        )
 
     def _aged(self, seen):
         if not seen:
@@ -526,12 +534,16 @@ def search(bounds: Bounds) -> Result:
     """Visit every reachable state, breadth first. Raises `Violation` with the shortest way to a bad one."""
     model = Model(bounds)
     originals = preconditions.digest, transitions.digest
+    collecting = gc.isenabled()
+    gc.disable()  # no cycles here, and it would walk over all of the states again and again
     # Reports of the model carry no digest, so the documents' digests decide nothing.
     preconditions.digest = transitions.digest = lambda keyset: "sha256:0"
     try:
         return _search(model, bounds)
     finally:
         preconditions.digest, transitions.digest = originals
+        if collecting:
+            gc.enable()
 
 
 def _search(model: Model, bounds: Bounds) -> Result:
