@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 # More than a developer's two cores: what the tests do most is wait.
 TEST_WORKERS ?= 3
 PYTEST ?= $(BIN)/python -m pytest
-PIP_FLAGS := --quiet --quiet --disable-pip-version-check --require-virtualenv
+# Python compiles what it imports; pip would compile everything, which takes as long again as installing it.
+PIP_FLAGS := --quiet --quiet --disable-pip-version-check --require-virtualenv --no-compile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

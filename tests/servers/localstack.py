@@ -35,8 +35,8 @@ def installed() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes: the first installs, the others wait
         if not stamp.exists() or stamp.read_text() != wanted:
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(_HOME)], check=True)
-            pip = [str(python), "-m", "pip", "install", "-q", "-q", "--disable-pip-version-check", "--require-hashes"]
-            subprocess.run([*pip, "-r", str(_REQUIREMENTS)], check=True)
+            pip = [str(python), "-m", "pip", "install", "-q", "-q", "--disable-pip-version-check", "--no-compile"]
+            subprocess.run([*pip, "--require-hashes", "-r", str(_REQUIREMENTS)], check=True)
             stamp.write_text(wanted)
     return python
 
