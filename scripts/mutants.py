@@ -128,18 +128,19 @@ def _walked(tree: ast.AST) -> Iterator[ast.AST]:
             yield from _walked(ast.Module(child.body, []))
             continue
         if isinstance(child, ast.FunctionDef):
-            for part in [*child.args.defaults, *filter(None, child.args.kw_defaults), *child.body]:
-                yield part
-                yield from _walked(part)
+            parts = [*child.args.defaults, *filter(None, child.args.kw_defaults), *child.body]
+            yield from _walked(ast.Module(parts, []))  # type: ignore[arg-type]
             continue
         yield child
         yield from _walked(child)
 
 
 def _texts(node: ast.BinOp) -> bool:
+    """Joins text, or names a type that may be None."""
     sides = (node.left, node.right)
     return any(
-        isinstance(s, ast.JoinedStr) or (isinstance(s, ast.Constant) and isinstance(s.value, str)) for s in sides
+        _is_none(s) or isinstance(s, ast.JoinedStr) or (isinstance(s, ast.Constant) and isinstance(s.value, str))
+        for s in sides
     )
 
 

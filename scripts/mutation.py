@@ -169,7 +169,7 @@ def _earlier(path: Path) -> str:
     """The score of a seed whose survivors were read."""
     results = json.loads(path.read_text())
     tried, killed = sum(r["tried"] for r in results), sum(r["killed"] for r in results)
-    return f"seed {results[0]['seed']}: {killed} of {tried} ({killed / tried:.1%})"
+    return f"seed {results[0]['seed']}, {killed} of {tried} ({killed / tried:.1%}) in {len(results)} modules"
 
 
 def write(results: list[dict[str, Any]], given: argparse.Namespace) -> None:
@@ -192,7 +192,7 @@ def write(results: list[dict[str, Any]], given: argparse.Namespace) -> None:
         "This seed is fresh: it was drawn when the tests were as they are, and no test was written against what "
         "survived it."
         + (
-            " The tests were written before, against the survivors of other seeds, which scored as they were drawn "
+            " The tests were written before, against the survivors of other seeds, which scored meanwhile "
             f"{'; '.join(_earlier(path) for path in given.earlier)}."
             if given.earlier
             else ""
