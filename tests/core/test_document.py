@@ -484,6 +484,22 @@ def test_json_at_the_bounds_is_read() -> None:
     assert strictjson.canonical({"b": 1, "a": "é"}) == '{"a":"é","b":1}'.encode()
 
 
+def test_objects_and_arrays_nest_to_one_depth_however_they_mix() -> None:
+    def nested(kinds: str) -> bytes:
+        value: Any = {}
+        for kind in kinds:
+            value = [value] if kind == "[" else {"a": value}
+        return json.dumps({"a": value}).encode()
+
+    for kinds in ("[" * 11, "{" * 11, "[{" * 6, "{[" * 6, "[" * 6 + "{" * 6, "{" * 6 + "[" * 6):
+        assert strictjson.loads(nested(kinds[:10]), max_bytes=1 << 20)
+        with pytest.raises(strictjson.NotStrict, match="deeper than 12"):
+            strictjson.loads(nested(kinds[:11]), max_bytes=1 << 20)
+    # What stands at the bottom is looked at too.
+    with pytest.raises(strictjson.NotStrict, match="half of a surrogate pair"):
+        strictjson.loads(b'{"a":' + b"[" * 10 + b'"\\ud800"' + b"]" * 10 + b"}", max_bytes=1 << 20)
+
+
 # --- spellings -----------------------------------------------------------------------------------------------------
 
 
