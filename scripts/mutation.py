@@ -189,8 +189,8 @@ def write(results: list[dict[str, Any]], given: argparse.Namespace) -> None:
         "",
         f"**{killed} of {tried} killed: {killed / tried:.1%}.**",
         "",
-        "This seed is fresh: it was drawn when the tests were finished, and the score is from then. Where a gap that it "
-        "found has been closed since, the table of survivors says so; the score stays."
+        "This seed is fresh: it was drawn when the tests were finished, and the score is from then. Where a gap that "
+        "it found has been closed since, the table of survivors says so; the score stays."
         + (
             " The tests were written before, against the survivors of other seeds, which scored meanwhile "
             f"{'; '.join(_earlier(path) for path in given.earlier)}."
