@@ -20,7 +20,9 @@ sys.path.insert(0, str(HERE.parent / "sdk"))
 
 from run import fetched, unpacked  # noqa: E402  (the sdist that make test-sdk fetches)
 
-NPX = ("npx", "--yes", "-p", "node@22", "-p", "@modelcontextprotocol/conformance@0.2.0-alpha.12", "conformance")
+SUITE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
+# Offline where it can: fetched once, not asked about for every scenario.
+NPX = ("npx", "--yes", "--prefer-offline", "-p", "node@22", "-p", SUITE, "conformance")
 WORK = HERE.parents[1] / ".cache" / "conformance"
 PREFIX = "input-required-result-"
 SCENARIOS = (
