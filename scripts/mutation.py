@@ -192,7 +192,7 @@ def write(results: list[dict[str, Any]], given: argparse.Namespace) -> None:
         "This seed is fresh: it was drawn when the tests were finished, and the score is from then. Where a gap that "
         "it found has been closed since, the table of survivors says so; the score stays."
         + (
-            " The tests were written before, against the survivors of other seeds, which scored meanwhile "
+            " The tests were written against the survivors of other seeds, which scored while they were written: "
             f"{'; '.join(_earlier(path) for path in given.earlier)}."
             if given.earlier
             else ""

@@ -45,6 +45,13 @@ def test_a_ring_is_its_keyset_and_the_keys_that_were_unwrapped(ring: Ring) -> No
     assert (key.created_at, key.state_since) == (stored.created_at, stored.state_since)
 
 
+def test_a_ring_of_secrets_was_made_now_and_seals_by_the_first() -> None:
+    ring = Ring.from_secrets([os.urandom(32), os.urandom(40)], now=1234.5678)
+    assert [(key.created_at, key.state_since) for key in ring.keys.values()] == [(1_234_567, 1_234_567)] * 2
+    assert [key.state for key in ring.keys.values()] == ["minting", "verifying"]
+    assert (ring.name, ring.generation, ring.digest, ring.minting) == ("", 0, "", next(iter(ring.keys)))
+
+
 def test_a_data_key_or_what_was_made_of_it_are_the_same(ring: Ring) -> None:
     made = {kid: token.xaes_key(key, "fleet") for kid, key in LIVE.items()}
     other = Ring.from_keyset(make.keyset(), made)

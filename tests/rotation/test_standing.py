@@ -276,6 +276,14 @@ def test_before_phase_2_a_word_is_not_recorded_first() -> None:
     assert not found.to_record
 
 
+def test_one_that_joins_cannot_be_named_away_and_is_called_joining() -> None:
+    world = World()
+    world.report(0, state="joining", verifies=(), mints=None, generation=0)
+    found = world.stands(2000, allow_missing=(world.id,))
+    assert (found.state, found.blocking.late) == ("contradicting", True)
+    assert found.blocking.why == "named as missing, but it reported 2 s ago joining"
+
+
 # --- max_stale -------------------------------------------------------------------------------------------------------
 
 
