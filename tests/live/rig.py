@@ -33,7 +33,7 @@ class Rig:
         self.processes = Processes(folder, {**own, **NOWHERE, **(environ or {})})
         *self.ports, self.front = free_ports(ports + 1)
         self.tally = Tally()
-        self.traffic = Traffic(f"http://127.0.0.1:{self.front}/mcp", self.tally, think=0.25)
+        self.traffic = Traffic(f"http://127.0.0.1:{self.front}/mcp", self.tally, think=0.1)
         self.running: list[int] = []
         self.killed: set[int] = set()
         self.kills = 0
