@@ -36,9 +36,7 @@ EPILOG = """Then, on the other machine: mcpkeys inspect --bundle FILE --file tok
 @click.option("--out", required=True, type=click.Path(dir_okay=False), metavar="FILE", help="Must not exist; 0600.")
 @click.option("--expires", type=DURATION, default="24h", show_default=True, help="At most 7d.")
 @click.option("--include-minting", is_flag=True, help="Also the key that mints now: the bundle can then forge tokens.")
-@click.option(
-    "--passphrase-file", type=click.Path(dir_okay=False), metavar="FILE", help="Mode 0600; else it is asked for."
-)
+@click.option("--passphrase-file", type=click.Path(dir_okay=False), metavar="FILE", help="Else it is asked for.")
 @click.option("--reason", metavar="R", default="", help="Why; recorded in the history.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @keyset_options

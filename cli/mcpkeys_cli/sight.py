@@ -23,6 +23,7 @@ from mcpkeys.reports import ReceivedReport
 from mcpkeys.ring import Ring
 from mcpkeys.sdktoken import SdkRing
 from mcpkeys_cli.options import keyset_options
+from mcpkeys_cli.output import note
 
 if TYPE_CHECKING:
     from mcpkeys.settings import Settings
@@ -61,13 +62,13 @@ def sight_options(command: F) -> F:
             "--sdk-key-file",
             type=click.Path(dir_okay=False),
             metavar="FILE",
-            help="The SDK's own keys=[...], one secret a line, mode 0600: reads v1. tokens.",
+            help="The SDK's own keys=[...], one secret a line: reads v1. tokens.",
         ),
         click.option(
             "--passphrase-file",
             type=click.Path(dir_okay=False),
             metavar="FILE",
-            help="The bundle's passphrase, mode 0600; without it, it is asked for.",
+            help="The bundle's passphrase; without it, it is asked for.",
         ),
         click.option(
             "--bundle", type=click.Path(dir_okay=False), metavar="FILE", help="Keys from mcpkeys bundle; no network."
@@ -187,13 +188,13 @@ def _unwrap(
 def read_file(path: str, limit: int, *, secret: bool = False) -> bytes:
     """A file's bytes, at most `limit` and one; a pipe will do. Raises `SettingError`.
 
-    `secret`: a regular file that others than its owner may read or write is refused, as a local KEK is.
+    `secret`: of a regular file that others than its owner may read or write, stderr is told. It is not refused: mounted
+    secrets are often so, and who needs one in an incident cannot change their mode.
     """
     try:
         with open(path, "rb") as stream:
-            status = os.fstat(stream.fileno())
-            if not secret or not stat.S_ISREG(status.st_mode) or not status.st_mode & 0o077:
-                return stream.read(limit + 1)
+            mode = os.fstat(stream.fileno()).st_mode
+            body = stream.read(limit + 1)
     except OSError as exc:
         raise SettingError(
             f"{glimpse_of_path(path)} cannot be read",
@@ -201,12 +202,10 @@ def read_file(path: str, limit: int, *, secret: bool = False) -> bytes:
             next="name a file you may read",
             code="file",
         ) from None
-    raise SettingError(
-        f"{path} is accessible to others than its owner",
-        why=f"it holds a secret, and its mode is {stat.S_IMODE(status.st_mode):04o}",
-        next=f"chmod 600 {path}; if others could read it, use another secret",
-        code="file-exposed",
-    )
+    if secret and stat.S_ISREG(mode) and mode & 0o077:
+        shown = glimpse_of_path(path)
+        note(f"warning: {shown} holds a secret and others than its owner may use it (mode {stat.S_IMODE(mode):04o})")
+    return body
 
 
 def passphrase(path: str | None, *, confirm: bool = False) -> str:

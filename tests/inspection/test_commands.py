@@ -367,18 +367,20 @@ def test_triage_without_any_key_does_not_exit_0(desk: Desk, monkeypatch: pytest.
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o660, 0o777])
 @pytest.mark.parametrize("option", ["--passphrase-file", "--sdk-key-file"])
-def test_a_file_with_a_secret_that_others_may_read_or_write_is_refused_as_a_kek_is(
+def test_of_a_file_with_a_secret_that_others_may_read_or_write_stderr_is_told(
     desk: Desk, option: str, mode: int
 ) -> None:
     path = desk.write("secret.txt", "correct horse battery staple and more\n")
     bundle = ["--bundle", desk.write("any.bundle", "x")] if option == "--passphrase-file" else []
     line = ["inspect", desk.token, *bundle, option, path]
-    _, before = desk.json(*line)
+    before = desk.run(*line)
     os.chmod(path, mode)
-    code, after = desk.json(*line)
-    assert (code, after["error"]["code"]) == (2, "file-exposed")
-    assert f"chmod 600 {path}" in after["error"]["next"]
-    assert (before["error"] or {}).get("code") != "file-exposed"
+    code, out, err = desk.run(*line)
+    assert (code, out[:40]) == (before[0], before[1][:40])
+    assert f"warning: {path} holds a secret" in err
+    assert f"{mode:04o}" in err
+    assert "warning" not in before[2]
+    assert "battery" not in out + err
 
 
 def test_a_pipe_may_hold_the_passphrase(desk: Desk) -> None:
