@@ -99,9 +99,10 @@ class Rig:
     async def rotate(self, *arguments: str, wait: str = "60s") -> Ran:
         """`mcpkeys rotate` as a careful operator: where the answer names the dead, they are named, word for word."""
         ran = await self.mcpkeys("rotate", *arguments, "--wait", wait, "--yes")
-        following = ran.answer["next"]
-        if ran.code == 5 and "--allow-missing" in following:
-            ran = await self.mcpkeys(*shlex.split(following)[1:], "--wait", wait, "--yes")
+        for _ in range(2):  # one that was dead before, one that died during the wait
+            following = ran.answer["next"]
+            if ran.code == 5 and "--allow-missing" in following:
+                ran = await self.mcpkeys(*shlex.split(following)[1:], "--wait", wait, "--yes")
         return ran
 
     async def status(self) -> dict[str, Any]:

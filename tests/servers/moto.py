@@ -21,6 +21,9 @@ REGION = "eu-central-1"
 _SERVE = """
 import sys
 from moto.server import ThreadedMotoServer
+# It checks a condition and then writes, without a lock. S3 does both at once; so does this, where no other thread may
+# come between.
+sys.setswitchinterval(60)
 server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
 server.start()
 print(server.get_host_and_port()[1], flush=True)
