@@ -181,12 +181,12 @@ def _line(raw: bytes, number: int, at: float | None) -> Iterator[Captured]:
     else:
         around = _Around(number, at)
     value = _loads(line[start:]) if start >= 0 else None
-    if value.__class__ is dict and (message := _message(value, around)):
-        # As `_walk` finds it, without its steps: what most lines of a capture are.
-        yield message[0]
-        return
     if isinstance(value, dict | list):
-        found = [*_walk(value, around, _MAX_DEPTH)]
+        # An object is what most lines of a capture are: looked into at once, without the steps of a walk.
+        if isinstance(value, dict):
+            found = [*_object(value, around, _MAX_DEPTH, _MAX_NESTED_TEXT)]
+        else:
+            found = [*_walk(value, around, _MAX_DEPTH)]
         if found:
             yield from found
             return
@@ -259,12 +259,11 @@ def _walk(value: Any, around: _Around, depth: int, texts: int = _MAX_NESTED_TEXT
         if texts and len(value) > 20 and value[0] in _BEGINNINGS:
             yield from _text(value, around, depth, texts)
     elif kind is dict:
-        message = _message(value, around)
-        yield from _inside(value, around, depth, texts) if message is None else message
+        yield from _object(value, around, depth, texts)
 
 
-def _message(value: dict[str, Any], around: _Around) -> tuple[Captured, ...] | None:
-    """The JSON-RPC message or the holder of a state that an object is; () for another message, None for no message."""
+def _object(value: dict[str, Any], around: _Around, depth: int, texts: int) -> Iterable[Captured]:
+    """The JSON-RPC message or the holder of a state that an object is; of another object, what is inside it."""
     method, params, result = value.get("method"), value.get("params"), value.get("result")
     if isinstance(method, str) and (isinstance(params, dict) or "jsonrpc" in value):
         if method in CARRIERS or (isinstance(params, dict) and "requestState" in params):
@@ -277,7 +276,7 @@ def _message(value: dict[str, Any], around: _Around) -> tuple[Captured, ...] | N
     if "requestState" in value:
         around, _ = _beside(value, around)
         return (_captured("token", around, value, method if isinstance(method, str) else NOT_GIVEN),)
-    return None
+    return _inside(value, around, depth, texts)
 
 
 def _inside(value: dict[str, Any], around: _Around, depth: int, texts: int) -> Iterator[Captured]:
