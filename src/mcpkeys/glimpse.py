@@ -14,7 +14,9 @@ SHORT = 16
 FRONT = 6
 MAX_WORD_CHARS = 24
 
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,31}://")
+SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,31})://")
+"""What every URI of ours begins with."""
+
 _NAME = rf"[A-Za-z0-9._-]{{1,{MAX_WORD_CHARS}}}"
 _PATH = re.compile(rf"[/~].*|\.{{1,2}}/.*|.*\.[A-Za-z0-9]{{1,8}}|{_NAME}(?:/{_NAME})*", re.DOTALL)
 _WORD = re.compile(rf"(?<![^\s'\"(=])(?![/-])[^\s'\"()=]{{{MAX_WORD_CHARS + 1},}}=*")
@@ -29,7 +31,7 @@ def glimpse(text: str) -> str:
 
 def glimpse_of_uri(uri: str) -> str:
     """Its scheme and its length: behind the scheme may stand anything. A glimpse where it has none."""
-    scheme = _SCHEME.match(uri)
+    scheme = SCHEME.match(uri)
     return glimpse(uri) if scheme is None else f"{scheme[0]}… ({len(uri):,} characters)"
 
 

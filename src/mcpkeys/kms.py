@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from mcpkeys.errors import UriError
-from mcpkeys.glimpse import glimpse_of_uri
+from mcpkeys.glimpse import SCHEME, glimpse_of_uri
 
 Purpose = Literal["seal", "sign", "report"]
 PURPOSES: tuple[Purpose, ...] = ("seal", "sign", "report")
@@ -136,7 +136,6 @@ class KmsFactory(Protocol):
     def __call__(self, uri: str, *, session: Any = None) -> Kms: ...
 
 
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,31})://")
 _MRK = re.compile(r"(awskms:///arn:[a-z0-9-]+:kms:)([a-z0-9-]+)(:[0-9]{12}:key/mrk-[0-9a-f]+)")
 
 
@@ -147,7 +146,7 @@ def scheme_of(uri: str) -> str:
             "a KEK URI must be printable ASCII without spaces, at most 1,024 characters",
             next="for example awskms:///arn:aws:kms:REGION:ACCOUNT:key/ID or local:///etc/mcpkeys/kek.key",
         )
-    match = _SCHEME.match(uri)
+    match = SCHEME.match(uri)
     if match is None:
         raise UriError(
             f"{glimpse_of_uri(uri)} is not a KEK URI",

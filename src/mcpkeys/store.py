@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from mcpkeys.errors import UriError
-from mcpkeys.glimpse import glimpse, is_path
+from mcpkeys.glimpse import SCHEME, glimpse, is_path
 from mcpkeys.kms import MAX_URI_CHARS
 
 MAX_BODY_BYTES = 1 << 20
@@ -94,7 +94,6 @@ class StoreFactory(Protocol):
     def __call__(self, uri: str, *, session: Any = None) -> Store: ...
 
 
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]{0,31})://")
 _INSTANCE = re.compile(r"[A-Za-z0-9_-]{22}")
 
 
@@ -109,7 +108,7 @@ def scheme_of(uri: str) -> str:
             "a keyset URI must be printable and 1 to 1,024 characters long",
             next="for example file:///etc/mcpkeys/fleet.keyset.json, s3://bucket/key, gs://bucket/object, vaultkv://mount/path",
         )
-    match = _SCHEME.match(uri)
+    match = SCHEME.match(uri)
     if match is None and not is_path(uri):
         raise UriError(
             f"{glimpse(uri)} is no keyset URI",
