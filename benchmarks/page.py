@@ -66,12 +66,13 @@ def write(versions: Sequence[Sequence[dict[str, Any]]], path: Path) -> None:
     )
     if not all(run["machine"]["optimised"] for run in runs):
         parts.append(
-            "These Pythons were built without `--enable-optimizations`: what is not base64 or cipher takes about a "
-            "sixth longer in them than in those that distributions ship.\n"
+            "Not all of these Pythons were built with `--enable-optimizations`: what is not base64 or cipher takes "
+            "longer in them than in those that distributions ship.\n"
         )
     if max(run["machine"]["load"] for run in runs) > machine["cores"] / 2:
         parts.append(
-            "The machine was busy with other work meanwhile, so that the tails of these numbers are not its own.\n"
+            "The machine was not idle before every run (in a row, the load is that of the run before), so that the "
+            "tails of these numbers may not be its own.\n"
         )
     path.write_text("\n".join(parts))
 
