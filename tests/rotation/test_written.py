@@ -30,6 +30,14 @@ def ready(phase: int, size: int = 2, **fields) -> Fleet:
     return fleet
 
 
+def ids_of(fleet: Fleet) -> tuple[str, ...]:
+    return tuple(sorted(instance.id for instance in fleet.instances))
+
+
+def old_and_new(fleet: Fleet) -> tuple[str, str]:
+    return fleet.keyset.running.from_kid, fleet.keyset.running.to_kid
+
+
 def last(answer) -> tuple:
     """(phase, evidence) of the newest step, and the newest entry of history."""
     step = answer.document.rotation.steps[-1]
@@ -41,7 +49,7 @@ def test_phase_1() -> None:
     old = fleet.keyset.minting.kid
     fleet.wait(7)
     answer = fleet.plan(1, expect=2, who="ops", reason="monthly")
-    ids = tuple(sorted(instance.id for instance in fleet.instances))
+    ids = ids_of(fleet)
     assert (answer.verdict, answer.to, answer.next) == ("do", 1, "mcpkeys rotate --phase 2")
     assert answer.why == f"every instance learns to verify a new key; {old} goes on minting; 2 instances"
     assert (answer.completes, answer.earliest, answer.rotation) == (True, None, ROTATION_ID)
@@ -81,8 +89,8 @@ def test_a_word_that_still_holds_leaves_an_instance_out_of_the_next_rotation() -
 
 def test_phase_2() -> None:
     fleet = ready(1)
-    old, new = fleet.keyset.running.from_kid, fleet.keyset.running.to_kid
-    ids = tuple(sorted(instance.id for instance in fleet.instances))
+    old, new = old_and_new(fleet)
+    ids = ids_of(fleet)
     answer = fleet.plan(2)
     assert (answer.verdict, answer.to, answer.next) == ("do", 2, "mcpkeys rotate --phase 3")
     assert answer.why == f"{new} mints from now on, {old} keeps verifying; 2 instances confirmed"
@@ -97,8 +105,8 @@ def test_phase_2() -> None:
 
 def test_phase_3() -> None:
     fleet = ready(2)
-    old, new = fleet.keyset.running.from_kid, fleet.keyset.running.to_kid
-    ids = tuple(sorted(instance.id for instance in fleet.instances))
+    old, new = old_and_new(fleet)
+    ids = ids_of(fleet)
     answer = fleet.plan(3)
     assert (answer.verdict, answer.to, answer.next) == ("do", 3, "mcpkeys status")
     assert answer.why == f"no token minted under {old} can be alive; 2 instances confirmed"
@@ -134,7 +142,7 @@ def test_a_word_alone_is_recorded_and_leaves_everything_else() -> None:
 
 def test_rolling_back_from_phase_1() -> None:
     fleet = Fleet(2).to_phase(1)
-    old, new = fleet.keyset.running.from_kid, fleet.keyset.running.to_kid
+    old, new = old_and_new(fleet)
     answer = fleet.plan("rollback")
     assert (answer.verdict, answer.to, answer.next) == ("do", "rollback", "mcpkeys status")
     assert answer.why == f"{new} is dropped, nobody minted it; {old} goes on as before"
@@ -151,7 +159,7 @@ def test_rolling_back_from_phase_1() -> None:
 def test_rolling_back_from_phase_2_and_its_end() -> None:
     fleet = Fleet(2).to_phase(2)
     fleet.wait(5)
-    old, new = fleet.keyset.running.from_kid, fleet.keyset.running.to_kid
+    old, new = old_and_new(fleet)
     fleet.keyset = replace(fleet.keyset, rotation=replace(fleet.keyset.rotation, roster=("gone",)))
     fleet.refresh()
     ids = tuple(sorted(["gone", *(instance.id for instance in fleet.instances)]))
