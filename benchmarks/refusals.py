@@ -50,7 +50,8 @@ def by_length(
             {"kind": name, "chars": length, "us": found.seconds(name) * 1e6, "bound": _bound(name, length)}
             for length, found in timed.items()
             for name in found.turns
-        ]
+        ],
+        "aside": max(found.aside() for found in timed.values()),
     }
 
 

@@ -23,6 +23,7 @@ def by_size(folder: Path, sizes: Sequence[int], *, turns: int) -> dict[str, Any]
     with EnvelopeCodec.open(**keysets.local(folder / "sealing")) as codec:
         contestants = [Rival(OURS, codec.seal, codec.unseal), *rivals]
         rows: list[dict[str, Any]] = []
+        aside: list[float] = []
         for size in sizes:
             states = payloads(size, 64)
             tokens = {one.name: [one.seal(state) for state in states] for one in contestants}
@@ -35,7 +36,8 @@ def by_size(folder: Path, sizes: Sequence[int], *, turns: int) -> dict[str, Any]
             rows += [
                 _row(operation, size, one.name, found) for operation, found in timed.items() for one in contestants
             ]
-    return {"rows": rows, "missing": missing}
+            aside += [found.aside() for found in timed.values()]
+    return {"rows": rows, "missing": missing, "aside": max(aside)}
 
 
 def _row(operation: str, size: int, name: str, found: Timed) -> dict[str, Any]:
@@ -63,7 +65,7 @@ def by_ring(folder: Path, *, turns: int, keys: Sequence[int] = (1, 3, 100), size
     finally:
         for codec in codecs.values():
             codec.close()
-    return {"rows": rows, "bytes": size}
+    return {"rows": rows, "bytes": size, "aside": timed.aside()}
 
 
 def _seal_under(codec: EnvelopeCodec, kid: str, payload: bytes) -> str:

@@ -1,10 +1,15 @@
 """Timing side by side: every contestant is timed in short batches, in turn, in random order.
 
 What a call takes is the median over many short batches, spread over the run; a ratio is of two of these.
+
+A processor that is shared, as every virtual one is, has two speeds, and changes between them many times a second.
+A median over both belongs to neither, and a ratio of two such medians to nothing at all. So a yardstick, the same plain
+loop each time, is timed on both sides of every batch, and only batches at the better speed count.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 import statistics
@@ -17,25 +22,61 @@ Timer = Callable[[Callable[[object], object], Sequence[object]], float]
 
 BATCH_SECONDS = 0.0004
 """About as long as a batch lasts: far below the time slice of a busy machine, far above the step of its clock."""
+SLOWED = 1.3
+"""A yardstick that takes this many times its best was timed on a processor that something else used too."""
+PATIENCE = 4
+"""How many times the turns asked for are taken at most, until a third of that number counts."""
+
+
+def yardstick() -> float:
+    """Seconds that a plain loop takes here and now: about a tenth of a millisecond."""
+    started, total = time.perf_counter(), 0
+    for number in range(3000):
+        total += number
+    return time.perf_counter() - started
+
+
+def limit(yardsticks: Sequence[float]) -> float:
+    """The longest of these that counts. The best is that of one in twenty, so that no single one decides."""
+    return SLOWED * sorted(yardsticks)[len(yardsticks) // 20]
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds per call of each contestant, one value a turn; the same turn stands at the same index."""
+    """Seconds per call of each contestant, one value a turn, each with the slower yardstick of the two beside it."""
 
-    turns: Mapping[str, Sequence[float]]
+    turns: Mapping[str, Sequence[tuple[float, float]]]
 
     def seconds(self, name: str) -> float:
-        """Seconds per call: the median of the turns."""
-        return statistics.median(self.turns[name])
+        """Seconds per call: the median of the turns at the better speed."""
+        slowest = self._limit()
+        return statistics.median(seconds for seconds, beside in self.turns[name] if beside <= slowest)
 
     def ratio(self, name: str, base: str) -> float:
         """How long `name` takes in units of `base`."""
         return self.seconds(name) / self.seconds(base)
 
+    def counted(self) -> int:
+        """Of the contestant with the fewest: how many turns count."""
+        slowest = self._limit()
+        return min(sum(beside <= slowest for _, beside in turns) for turns in self.turns.values())
+
+    def aside(self) -> float:
+        """The share of batches, 0 to 1, that do not count."""
+        beside = self._beside()
+        return sum(one > self._limit() for one in beside) / len(beside)
+
     def __add__(self, later: Timed) -> Timed:
         """Both as one: more turns of the same contestants."""
         return Timed({name: [*turns, *later.turns[name]] for name, turns in self.turns.items()})
+
+    def _beside(self) -> list[float]:
+        return [beside for turns in self.turns.values() for _, beside in turns]
+
+    def _limit(self) -> float:
+        # A contestant that never met the better speed, which takes few turns, has the rest of its own.
+        best = max(min(beside for _, beside in turns) for turns in self.turns.values())
+        return max(limit(self._beside()), best)
 
 
 def returned(call: Callable[[object], object], inputs: Sequence[object]) -> float:
@@ -47,7 +88,7 @@ def returned(call: Callable[[object], object], inputs: Sequence[object]) -> floa
 
 
 def refused(*errors: type[Exception]) -> Timer:
-    """Times calls that raise one of these each time, catching it included. AssertionError where one does not."""
+    """Times calls that raise one of these each time, catching it included. AssertionError where one does not raise."""
 
     def once(call: Callable[[object], object], inputs: Sequence[object]) -> float:
         caught = 0
@@ -55,10 +96,12 @@ def refused(*errors: type[Exception]) -> Timer:
         for value in inputs:
             try:
                 call(value)
-            except errors:
+            except Exception:  # a tuple of classes would be searched, which is not the call's time
                 caught += 1
         taken = time.perf_counter() - started
         assert caught == len(inputs)
+        with contextlib.suppress(*errors):  # nothing else was caught: the last one again
+            call(inputs[-1])
         return taken / len(inputs)
 
     return once
@@ -71,11 +114,11 @@ def side_by_side(
 
     Args:
         work: name -> (callable of one argument, its inputs).
-        turns: how often each is timed.
+        turns: how often each is timed; more often where too few of them count, see `PATIENCE`.
         timer: gives the seconds per call over some inputs; of calls that raise, `refused`.
     """
     batches = {name: _batch(call, inputs, timer) for name, (call, inputs) in work.items()}
-    found: dict[str, list[float]] = {name: [] for name in work}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in work}
     order = list(work)
     collecting = gc.isenabled()
     gc.disable()
@@ -83,10 +126,16 @@ def side_by_side(
     # freed, as any server has. Whom that hits in a run without one is chance: it depends on what lies behind.
     bytearray(16 << 20)
     try:
-        for _ in range(turns):
+        for turn in range(PATIENCE * turns):
+            if turn >= turns and turn % turns == 0 and Timed(found).counted() >= turns / 3:
+                break
             random.shuffle(order)
+            before = yardstick()
             for name in order:
-                found[name].append(timer(work[name][0], batches[name]))
+                seconds = timer(work[name][0], batches[name])
+                after = yardstick()
+                found[name].append((seconds, max(before, after)))
+                before = after
             gc.collect(0)
     finally:
         if collecting:

@@ -10,7 +10,6 @@ import itertools
 import random
 import threading
 from collections.abc import Mapping, Sequence
-from os import urandom
 from time import time
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -25,6 +24,7 @@ from mcpkeys.instance import Instance
 from mcpkeys.keks import Keks
 from mcpkeys.keyuse import read_count
 from mcpkeys.loading import Loader, Pins
+from mcpkeys.randomness import random_bytes
 from mcpkeys.refresh import Refresher
 from mcpkeys.ring import UNKNOWN, Minter, Refusal, Ring
 from mcpkeys.sdktoken import SdkRing
@@ -226,7 +226,7 @@ class EnvelopeCodec:
         if count >= minter.due:
             self._bookkeeping(minter, count, payload)
         minter.use.last_mint = time()
-        nonce = urandom(12)
+        nonce = random_bytes(12)
         encrypted = minter.encrypt(nonce, payload, minter.aad)
         if size < LONG:
             return minter.header + b64encode_as_string(nonce + encrypted, URLSAFE).rstrip("=")
