@@ -19,13 +19,13 @@ from mcpkeys.encoding import b64u, unb64u
 from mcpkeys.keyset import DEFAULT_MAX_TOKEN_CHARS, Keyset, State, digest
 from mcpkeys.keyuse import KeyUse
 from mcpkeys.sdktoken import SdkRing
-from mcpkeys.token import LONG, MIN_TOKEN_CHARS, decode_body, has_header
+from mcpkeys.token import LONG, decode_body
 
 Refusal = tuple[str, str]
 """Why a token is refused, and the state of the key that it names; `none` where it names no key of the keyset, or
 where that was not even looked at."""
 
-_MALFORMED: Refusal = ("malformed", "none")
+MALFORMED: Refusal = ("malformed", "none")
 UNKNOWN: Refusal = ("unknown key", "none")
 
 MAX_OPENERS = 4096
@@ -74,14 +74,37 @@ class RingKey:
 class Opener:
     """A derived key by which a tag verified already: what a token's header is looked up to."""
 
-    __slots__ = ("aad", "decrypt", "state", "unseals", "use")
+    __slots__ = ("_aad", "_decrypt", "_max_chars", "_state", "_unseals", "_use")
 
-    def __init__(self, header: str, aead: AESGCM, key: RingKey) -> None:
-        self.aad = header.encode()
-        self.decrypt = aead.decrypt
-        self.use = key.use
-        self.state = key.state
-        self.unseals = key.use.counts(key.state).unseals
+    def __init__(self, header: str, aead: AESGCM, key: RingKey, max_chars: int) -> None:
+        self._aad = header.encode()
+        self._decrypt = aead.decrypt
+        self._max_chars = max_chars
+        self._use = key.use
+        self._state = key.state
+        self._unseals = key.use.counts(key.state).unseals
+
+    def attempt(self, text: str) -> bytes | Refusal:
+        """The payload of a token that begins with the header, or why it is refused: `malformed` or `seal`."""
+        if len(text) > self._max_chars:
+            return MALFORMED
+        sealed = decode_body(text)
+        if sealed is None or len(sealed) < 28:
+            return "malformed", self._state
+        try:
+            # A view where a copy costs more than making one.
+            rest = sealed[12:] if len(sealed) < LONG else memoryview(sealed)[12:]
+            payload = self._decrypt(sealed[:12], rest, self._aad)
+        except InvalidTag:
+            return "seal", self._state
+        self._use.last_unseal = time()
+        next(self._unseals)
+        return payload
+
+    def note(self) -> None:
+        """A token was opened, before there was this."""
+        self._use.last_unseal = time()
+        next(self._unseals)
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise TypeError("keys are never pickled or copied")
@@ -121,9 +144,10 @@ class Ring:
         minting: the kid that seals, or None where its key could not be unwrapped.
         sdk: the SDK's own keys, for migration; or None.
         max_token_chars: longer tokens are refused before any work.
+        openers: header -> what opened a token under it.
     """
 
-    __slots__ = ("_openers", "digest", "generation", "keys", "keyset", "max_token_chars", "minting", "name", "sdk")
+    __slots__ = ("digest", "generation", "keys", "keyset", "max_token_chars", "minting", "name", "openers", "sdk")
 
     def __init__(
         self,
@@ -142,7 +166,7 @@ class Ring:
         self.minting = next((key.kid for key in keys if key.state == "minting" and key.unwrapped), None)
         self.max_token_chars = max_token_chars
         self.sdk = sdk
-        self._openers: dict[str, Opener] = {}
+        self.openers: dict[str, Opener] = {}
 
     @classmethod
     def from_keyset(
@@ -197,41 +221,12 @@ class Ring:
         limit = token.max_payload(self.max_token_chars)
         return Minter(token.header(key.kid, prefix), key, key.derive(prefix), limit)
 
-    def open(self, text: str) -> bytes | str:
-        """The payload of a token, or the reason for which it is refused.
+    def attempt_first(self, text: str, key: RingKey) -> bytes | Refusal:
+        """The payload of a token whose header names this key and opened nothing yet, or why it is refused.
 
-        Reasons, in the order in which they are found: `malformed`, `unknown key`, `retired key`, `malformed`
-        (the body's spelling), `seal`. Never raises, whatever the text.
+        `text` has a header and a length within the bounds. Only the tag makes its header known: those are what
+        `openers` holds. Never raises.
         """
-        found = self.attempt(text)
-        return found if isinstance(found, bytes) else found[0]
-
-    def attempt(self, text: str) -> bytes | Refusal:
-        """As `open`; a refusal with the state of the key that the token names, as it is counted."""
-        opener = self._openers.get(text[:32])
-        if opener is None:
-            # The same for every length, and the cheapest first: whoever sends garbage gets no work done.
-            if not MIN_TOKEN_CHARS <= len(text) <= self.max_token_chars or has_header(text) is None:
-                return _MALFORMED
-            key = self.keys.get(text[4:16])
-            return UNKNOWN if key is None else self._attempt_first(text, key)
-        if len(text) > self.max_token_chars:
-            return _MALFORMED
-        sealed = decode_body(text)
-        if sealed is None or len(sealed) < 28:
-            return "malformed", opener.state
-        try:
-            # A view where a copy costs more than making one.
-            rest = sealed[12:] if len(sealed) < LONG else memoryview(sealed)[12:]
-            payload = opener.decrypt(sealed[:12], rest, opener.aad)
-        except InvalidTag:
-            return "seal", opener.state
-        opener.use.last_unseal = time()
-        next(opener.unseals)
-        return payload
-
-    def _attempt_first(self, text: str, key: RingKey) -> bytes | Refusal:
-        """As `attempt`, for a header of this key that opened nothing yet: only the tag makes it known."""
         if key.state == "retired":
             return "retired key", "retired"
         if not key.unwrapped:
@@ -245,14 +240,13 @@ class Ring:
             payload = aead.decrypt(sealed[:12], memoryview(sealed)[12:], header.encode())
         except InvalidTag:
             return "seal", key.state
-        opener = Opener(header, aead, key)
+        opener = Opener(header, aead, key, self.max_token_chars)
         self._remember(header, opener)
-        opener.use.last_unseal = time()
-        next(opener.unseals)
+        opener.note()
         return payload
 
     def _remember(self, header: str, opener: Opener) -> None:
-        openers = self._openers
+        openers = self.openers
         if len(openers) >= MAX_OPENERS:
             # pop with a default: another thread may have been faster.
             oldest = next(iter(list(openers)[:1]), header)

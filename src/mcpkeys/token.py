@@ -130,16 +130,6 @@ def encode(header: str, sealed: bytes) -> str:
     return header + b64encode_as_string(sealed, URLSAFE).rstrip("=")
 
 
-def encode_long(header: str, nonce: bytes, encrypted: bytes) -> str:
-    """The token of `encode(header, nonce + encrypted)`, each long part copied once: quicker from LONG bytes on.
-
-    The nonce can be encoded by itself, its 12 bytes being 16 whole characters.
-    """
-    head, body = b64encode_as_string(nonce, URLSAFE), b64encode_as_string(encrypted, URLSAFE)
-    # Cut and joined in one step, which an f-string would do in two.
-    return "%s%s%.*s" % (header, head, (len(encrypted) * 4 + 2) // 3, body)  # noqa: UP031
-
-
 def decode_body(token: str) -> bytes | None:
     """NONCE || ciphertext || TAG of a token, or None where its body is not the one canonical spelling.
 

@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from core.judging import attempt, opened
 from cryptography.exceptions import InvalidTag
 from mcp.server.request_state import InvalidRequestState
 from vectors import make
@@ -55,16 +56,16 @@ def test_a_ring_of_secrets_was_made_now_and_seals_by_the_first() -> None:
 def test_a_data_key_or_what_was_made_of_it_are_the_same(ring: Ring) -> None:
     made = {kid: token.xaes_key(key, "fleet") for kid, key in LIVE.items()}
     other = Ring.from_keyset(make.keyset(), made)
-    assert other.open(make.sealed("verifying", b"state")) == b"state"
-    assert ring.open(make.sealed("verifying", b"state")) == b"state"
+    assert opened(other, make.sealed("verifying", b"state")) == b"state"
+    assert opened(ring, make.sealed("verifying", b"state")) == b"state"
 
 
 def test_a_ring_that_cannot_unwrap_its_minting_key_mints_nothing() -> None:
     ring = Ring.from_keyset(make.keyset(), {VERIFYING: LIVE[VERIFYING]})
     assert ring.minting is None
     assert ring.minter(os.urandom(12)) is None
-    assert ring.open(make.sealed("minting", b"x")) == "unknown key"
-    assert ring.attempt(make.sealed("minting", b"x")) == ("unknown key", "minting")
+    assert opened(ring, make.sealed("minting", b"x")) == "unknown key"
+    assert attempt(ring, make.sealed("minting", b"x")) == ("unknown key", "minting")
     with pytest.raises(ValueError, match="not unwrapped"):
         ring.keys[MINTING].derive(bytes(12))
 
@@ -73,11 +74,11 @@ def test_what_is_noted_of_a_key_outlives_the_ring() -> None:
     uses: dict[str, KeyUse] = {}
     before = time.time()
     one = Ring.from_keyset(make.keyset(), LIVE, uses=uses)
-    assert one.open(make.sealed("minting", b"1")) == b"1"
+    assert opened(one, make.sealed("minting", b"1")) == b"1"
     assert uses[MINTING].unseals == 1
     two = Ring.from_keyset(make.keyset(), LIVE, uses=uses)
     for _ in range(2):
-        assert two.open(make.sealed("minting", b"2")) == b"2"
+        assert opened(two, make.sealed("minting", b"2")) == b"2"
     assert uses[MINTING].unseals == 3
     assert uses[VERIFYING].unseals == 0
     assert before <= uses[MINTING].last_unseal <= time.time()
@@ -91,14 +92,14 @@ def test_a_refusal_is_noted_of_no_key_and_names_its_state(ring: Ring) -> None:
     wrong = good[:-3] + ("AAA" if good[-3:] != "AAA" else "BBB")
     strange = make.sealed("strange", b"state")
     for known in (False, True):
-        assert ring.attempt(wrong) == ("seal", "minting")
-        assert ring.attempt(good + "=") == ("malformed", "minting")
-        assert ring.attempt(good[:69]) == ("malformed", "minting" if known else "none")
-        assert ring.attempt(good + "A" * 700) == ("malformed", "none")
-        assert ring.attempt(strange) == ("unknown key", "none")
-        assert ring.attempt(make.sealed("retired", b"")) == ("retired key", "retired")
+        assert attempt(ring, wrong) == ("seal", "minting")
+        assert attempt(ring, good + "=") == ("malformed", "minting")
+        assert attempt(ring, good[:69]) == ("malformed", "minting" if known else "none")
+        assert attempt(ring, good + "A" * 700) == ("malformed", "none")
+        assert attempt(ring, strange) == ("unknown key", "none")
+        assert attempt(ring, make.sealed("retired", b"")) == ("retired key", "retired")
         assert ring.keys[MINTING].use.unseals == int(known)
-        assert ring.open(good) == b"state"
+        assert opened(ring, good) == b"state"
 
 
 def test_the_shortest_and_the_longest_token_open_at_first_sight_and_later(ring: Ring) -> None:
@@ -107,9 +108,9 @@ def test_the_shortest_and_the_longest_token_open_at_first_sight_and_later(ring: 
         sealed = make.sealed("minting", payload)
         assert token.MIN_TOKEN_CHARS <= len(sealed) <= ring.max_token_chars
         fresh = Ring.from_keyset(make.keyset(), LIVE)
-        assert fresh.open(sealed) == fresh.open(sealed) == ring.open(sealed) == payload
+        assert opened(fresh, sealed) == opened(fresh, sealed) == opened(ring, sealed) == payload
     over = make.sealed("minting", os.urandom(longest + 1))
-    assert ring.open(over) == "malformed"
+    assert opened(ring, over) == "malformed"
     assert len(make.sealed("minting", b"")) == token.MIN_TOKEN_CHARS
     minter = ring.minter(os.urandom(12))
     assert minter is not None

@@ -1,6 +1,6 @@
 """`inspect_token` against the SDK's real `RequestStateBoundary`: the same verdict and the same word, on every case.
 
-The boundary runs as it is, with its own codec for `v1` and with `Ring.open` behind it for `mk1`. A case is a sound
+The boundary runs as it is, with its own codec for `v1` and with an `EnvelopeCodec` for `mk1`. A case is a sound
 round with up to three faults; every pair of faults occurs. The random seed of a failing run is in its message.
 """
 
@@ -17,19 +17,18 @@ from itertools import combinations
 from typing import Any
 
 import pytest
+from core.judging import codec_of
 from inspection.scene import DROPPED, MINTING, NOW, RETIRED, VERIFYING, Scene
 from mcp.server import request_state
 from mcp.server.context import ServerRequestContext
 from mcp.server.request_state import (
     AESGCMRequestStateCodec,
-    InvalidRequestState,
     RequestStateBoundary,
     RequestStateSecurity,
 )
 from mcp.shared.exceptions import MCPError
 
 from mcpkeys.inspection import REASONS, CallContext, inspect_token
-from mcpkeys.ring import Ring
 from mcpkeys.sdktoken import SdkRing
 
 CASES = 6_500  # four runs of it
@@ -40,24 +39,6 @@ STRANGER = Scene()
 DEEP: Any = []
 for _ in range(100_000):
     DEEP = [DEEP]
-
-
-class RingCodec:
-    """The codec's contract around `Ring.open`, and nothing else."""
-
-    def __init__(self, ring: Ring) -> None:
-        self.ring = ring
-
-    def seal(self, payload: bytes) -> str:
-        raise NotImplementedError
-
-    def unseal(self, token: str) -> bytes:
-        found, sdk = self.ring.open(token), self.ring.sdk
-        if sdk is not None and token.startswith("v1.") and len(token) <= self.ring.max_token_chars:
-            found = sdk.open(token)
-        if isinstance(found, str):
-            raise InvalidRequestState(found)
-        return found
 
 
 class Case:
@@ -113,6 +94,7 @@ class World:
         self.builtin = AESGCMRequestStateCodec(SECRETS)
         self.sdk_foreign = AESGCMRequestStateCodec([os.urandom(32)])
         self.rings = {"mk1": self.scene.ring(), "both": self.scene.ring(sdk=self.sdk)}
+        self.codecs = {name: codec_of(ring) for name, ring in self.rings.items()}
         self.looking = {
             "mk1": self.scene.ring((MINTING, VERIFYING, RETIRED)),
             "both": self.scene.ring((MINTING, VERIFYING, RETIRED), sdk=self.sdk),
@@ -122,7 +104,7 @@ class World:
         return (self.sdk_foreign if with_ == "foreign" else self.builtin).seal(body)
 
     def codec(self, kind: str) -> Any:
-        return self.builtin if kind == "v1" else RingCodec(self.rings[kind.partition("-")[0]])
+        return self.builtin if kind == "v1" else self.codecs[kind.partition("-")[0]]
 
     def ring(self, rng: random.Random, kind: str) -> Any:
         if kind == "v1":

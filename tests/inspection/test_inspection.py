@@ -137,7 +137,7 @@ def test_inspecting_leaves_no_trace_in_the_ring_of_a_live_codec() -> None:
     for _ in range(3):
         inspect_token(SCENE.token(), ring, now=NOW)
         inspect_token(SCENE.token(RETIRED), ring, now=NOW)
-    assert not ring._openers
+    assert not ring.openers
     for key in ring.keys.values():
         assert (key.use.last_unseal, key.use.unseals) == (0.0, 0)
 

@@ -50,7 +50,7 @@ def test_a_codec_and_all_that_hangs_on_it_show_none(fleet: Fleet) -> None:
     codec = fleet.open()
     seen = []
     queue = [codec, codec.ring, codec.refresher, codec.refresher.loader, codec.refresher.loader.keks]
-    queue += [*codec.ring.keys.values(), codec._minter, *codec.ring._openers.values()]
+    queue += [*codec.ring.keys.values(), codec._minter, *codec.ring.openers.values()]
     for thing in queue:
         seen += [repr(thing), str(thing)]
     seen.append(repr(codec.status()))

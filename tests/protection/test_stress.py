@@ -282,9 +282,9 @@ def test_a_flood_of_fresh_prefixes_is_bounded_whether_genuine_or_not(fleet: Flee
         codec.unseal(minter.seal(b"x"))
 
     assert grows(forged, warm=1000, times=2000 * times) < 2
-    assert not codec.ring._openers
+    assert not codec.ring.openers
     assert grows(genuine, warm=MAX_OPENERS, times=2000 * times) < 2
-    assert len(codec.ring._openers) <= MAX_OPENERS
+    assert len(codec.ring.openers) <= MAX_OPENERS
     assert len(fleet.report(minter).prefixes) <= 64
 
 
