@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Final, Literal, NamedTuple
@@ -165,10 +165,10 @@ def _started(line: bytes, at: float | None) -> float | None:
     return at
 
 
-def _line(raw: bytes, number: int, at: float | None) -> Iterator[Captured]:
+def _line(raw: bytes, number: int, at: float | None) -> Iterable[Captured]:
     # Most lines of a log are about something else.
     if b"requestState" not in raw and b"mk1." not in raw and b"v1." not in raw and b'"params"' not in raw:
-        return
+        return ()
     line = raw.decode("utf-8", "surrogateescape").strip()
     start = 0 if line.startswith("[{") else line.find("{")
     if start != 0:
@@ -181,15 +181,18 @@ def _line(raw: bytes, number: int, at: float | None) -> Iterator[Captured]:
     else:
         around = _Around(number, at)
     value = _loads(line[start:]) if start >= 0 else None
-    if isinstance(value, dict | list):
-        # An object is what most lines of a capture are: looked into at once, without the steps of a walk.
-        if isinstance(value, dict):
-            found = [*_object(value, around, _MAX_DEPTH, _MAX_NESTED_TEXT)]
-        else:
-            found = [*_walk(value, around, _MAX_DEPTH)]
-        if found:
-            yield from found
-            return
+    found: Sequence[Captured] = ()
+    if value.__class__ is dict:
+        # What most lines of a capture are: looked into at once, without the steps of a walk.
+        inside = _object(value, around, _MAX_DEPTH, _MAX_NESTED_TEXT)
+        found = inside if isinstance(inside, tuple) else [*inside]
+    elif value.__class__ is list:
+        found = [*_walk(value, around, _MAX_DEPTH)]
+    return found or _text_line(line, around)
+
+
+def _text_line(line: str, around: _Around) -> Iterator[Captured]:
+    """What a line holds that is no JSON, or whose JSON held nothing."""
     if around.logged is not None:
         yield _log(around)
         return
@@ -201,10 +204,10 @@ def _line(raw: bytes, number: int, at: float | None) -> Iterator[Captured]:
             yield from found
             return
     if line.startswith(("mk1.", "v1.")) and len(line.split(None, 1)) == 1:
-        yield Captured("token", number, token=line, at=around.at)
+        yield Captured("token", around.line, token=line, at=around.at)
         return
     for match in TOKEN.finditer(line):
-        yield Captured("token", number, token=match[0], at=around.at, instance=around.instance)
+        yield Captured("token", around.line, token=match[0], at=around.at, instance=around.instance)
 
 
 def _loads(text: str) -> Any:
@@ -322,14 +325,14 @@ def _text(value: str, around: _Around, depth: int, texts: int) -> Iterator[Captu
 def _beside(value: Mapping[str, Any], around: _Around) -> tuple[_Around, bool]:
     """What an object's own fields tell of all that is inside it; and whether one of them is the server's log line."""
     line, at, instance, logged = around
-    logs = False
+    logs = told = False
     for name, inner in value.items():
         if name in _TIMES:
             moment = parse_time(inner)
-            at = at if moment is None else moment
+            at, told = at if moment is None else moment, True
         elif inner.__class__ is str:
             if name in _INSTANCES:
-                instance = inner[:100]
+                instance, told = inner[:100], True
             elif "requestState rejected" in inner and (word := _logged(inner)) is not None:
                 logged, logs = word, True
-    return _Around(line, at, instance, logged), logs
+    return _Around(line, at, instance, logged) if told or logs else around, logs

@@ -177,8 +177,9 @@ class _Sample:
         return f", all minted by {minter}" if not others and count == self.count > 1 else ""
 
 
+COUNTED = ("tokens", "accepted", "rejected", "unverified", "log_lines", "first_rounds", "too_long")
 # reason or verdict, key and state, prefix, audience, method, what was logged where: counted together, told apart later.
-_Combination = tuple[str, str | None, str | None, str | None, str | None, str | None]
+_Combination = tuple[str, tuple[str, str] | None, str | None, str | None, str | None, str | None]
 
 
 class Triage:
@@ -187,7 +188,7 @@ class Triage:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self._fronts: Fronts = {}
-        self._counts: Counter[str] = Counter()
+        self._counts = dict.fromkeys(COUNTED, 0)
         self._combined: dict[_Combination, int] = {}
         self._by = {name: Tally() for name in ("reason", "key", "minted_by", "audience", "method", "instance")}
         self._histogram = Histogram()
@@ -251,7 +252,7 @@ class Triage:
             audience = found.audience or "(none)"
         combination = (
             word,
-            None if key is None else f"{key.kid} {key.state}",
+            None if key is None else (key.kid, key.state),
             None if key is None else key.prefix,
             audience,
             None if method is NOT_GIVEN else method,
@@ -270,7 +271,7 @@ class Triage:
             if word not in ("accepted", "unverified"):
                 by["reason"].add(word, count)
             if key is not None:
-                by["key"].add(key, count)
+                by["key"].add(" ".join(key), count)
             if prefix is not None:
                 by["minted_by"].add(self._minters.get(prefix, "unknown instance"), count)
             for name, value in (("audience", audience), ("method", method), ("instance", instance)):
@@ -287,13 +288,9 @@ class Triage:
     def summary(self) -> Summary:
         """What was fed so far."""
         self._tell_apart()
-        counts = {
-            name: self._counts[name]
-            for name in ("tokens", "accepted", "rejected", "unverified", "log_lines", "first_rounds", "too_long")
-        }
         likely, next_step = self._likely()
         return Summary(
-            counts,
+            self._counts.copy(),
             {name: tally.top() for name, tally in self._by.items()},
             self._histogram.minutes,
             [(format_ms(start), count) for start, count in self._histogram.buckets()],
