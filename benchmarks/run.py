@@ -36,14 +36,14 @@ DOCS = Path(__file__).parent.parent / "docs"
 
 def parts(folder: Path, *, smoke: bool) -> dict[str, Callable[[], dict[str, Any]]]:
     """Every part of a run, in the order of the page."""
-    turns = 12 if smoke else 150
+    turns = 12 if smoke else 100
     return {
         "sealing": lambda: sealing.by_size(folder, (300, 4096) if smoke else states.SIZES, turns=turns),
         "rings": lambda: sealing.by_ring(folder, turns=turns),
         "refusals": lambda: refusals.by_length(
             folder,
             turns=12 if smoke else 25,
-            passes=1 if smoke else 10,
+            passes=1 if smoke else 6,
             lengths=refusals.LENGTHS[::3] if smoke else refusals.LENGTHS,
             beyond=refusals.BEYOND[:1] if smoke else refusals.BEYOND,
         ),

@@ -4,13 +4,15 @@ What a call takes is the median over many short batches, spread over the run; a 
 
 A processor that is shared, as every virtual one is, has two speeds, and changes between them many times a second.
 A median over both belongs to neither, and a ratio of two such medians to nothing at all. So a yardstick, the same plain
-loop each time, is timed on both sides of every batch, and only batches at the better speed count.
+loop each time, is timed on both sides of every batch, and only batches at the better speed count. A batch runs twice,
+and the second time is taken: the first finds in the processor's caches what the contestant before it left there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import random
 import statistics
 import time
@@ -22,9 +24,9 @@ Timer = Callable[[Callable[[object], object], Sequence[object]], float]
 
 BATCH_SECONDS = 0.0004
 """About as long as a batch lasts: far below the time slice of a busy machine, far above the step of its clock."""
-SLOWED = 1.3
-"""A yardstick that takes this many times its best was timed on a processor that something else used too."""
-PATIENCE = 4
+SLOWED = 1.15
+"""A yardstick that took this many times its best was timed while something else used the processor too."""
+PATIENCE = 8
 """How many times the turns asked for are taken at most, until a third of that number counts."""
 
 
@@ -43,14 +45,14 @@ def limit(yardsticks: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds per call of each contestant, one value a turn, each with the slower yardstick of the two beside it."""
+    """Seconds per call of each contestant, one value a turn, each with the slower of the yardsticks beside it."""
 
     turns: Mapping[str, Sequence[tuple[float, float]]]
 
     def seconds(self, name: str) -> float:
-        """Seconds per call: the median of the turns at the better speed."""
-        slowest = self._limit()
-        return statistics.median(seconds for seconds, beside in self.turns[name] if beside <= slowest)
+        """Seconds per call: the median of the turns that count; of all, where of one contestant none does."""
+        longest = self._limit() if self.counted() else math.inf
+        return statistics.median(seconds for seconds, beside in self.turns[name] if beside <= longest)
 
     def ratio(self, name: str, base: str) -> float:
         """How long `name` takes in units of `base`."""
@@ -58,13 +60,13 @@ class Timed:
 
     def counted(self) -> int:
         """Of the contestant with the fewest: how many turns count."""
-        slowest = self._limit()
-        return min(sum(beside <= slowest for _, beside in turns) for turns in self.turns.values())
+        longest = self._limit()
+        return min(sum(beside <= longest for _, beside in turns) for turns in self.turns.values())
 
     def aside(self) -> float:
         """The share of batches, 0 to 1, that do not count."""
-        beside = self._beside()
-        return sum(one > self._limit() for one in beside) / len(beside)
+        beside, longest = self._beside(), self._limit()
+        return sum(one > longest for one in beside) / len(beside)
 
     def __add__(self, later: Timed) -> Timed:
         """Both as one: more turns of the same contestants."""
@@ -74,9 +76,7 @@ class Timed:
         return [beside for turns in self.turns.values() for _, beside in turns]
 
     def _limit(self) -> float:
-        # A contestant that never met the better speed, which takes few turns, has the rest of its own.
-        best = max(min(beside for _, beside in turns) for turns in self.turns.values())
-        return max(limit(self._beside()), best)
+        return limit(self._beside())
 
 
 def returned(call: Callable[[object], object], inputs: Sequence[object]) -> float:
@@ -133,7 +133,7 @@ def side_by_side(
             before = yardstick()
             for name in order:
                 call, batch = work[name][0], batches[name]
-                timer(call, batch[: 1 + len(batch) // 10])  # the one before left its own in the processor's caches
+                timer(call, batch)
                 seconds = timer(call, batch)
                 after = yardstick()
                 found[name].append((seconds, max(before, after)))

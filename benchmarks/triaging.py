@@ -72,14 +72,14 @@ class Pace:
 
     def seconds_per_line(self) -> float:
         """Of processor time, over the steps at the better speed."""
-        slowest = limit([beside for _, beside in self._steps])
-        counted = [seconds for seconds, beside in self._steps if beside <= slowest]
+        longest = limit([beside for _, beside in self._steps])
+        counted = [seconds for seconds, beside in self._steps if beside <= longest]
         return statistics.fmean(counted) / self.STEP + self._rest / self._lines
 
     def aside(self) -> float:
         """The share of steps, 0 to 1, that do not count."""
-        slowest = limit([beside for _, beside in self._steps])
-        return sum(beside > slowest for _, beside in self._steps) / len(self._steps)
+        longest = limit([beside for _, beside in self._steps])
+        return sum(beside > longest for _, beside in self._steps) / len(self._steps)
 
 
 def _bare(sealed: list[str]) -> list[bytes]:
