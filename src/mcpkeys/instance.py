@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import socket
+import threading
 from collections.abc import Iterable
 
 from mcpkeys.encoding import b64u, to_ms
@@ -16,6 +17,11 @@ from mcpkeys.token import PREFIX_BYTES
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 # The SDK writes `v`, `iat`, `exp` first, in this order; only such a payload is read, and only its first bytes.
 _WINDOW = re.compile(rb'\{"v":\d+,"iat":(\d{1,12}(?:\.\d{1,20})?),"exp":(\d{1,12}(?:\.\d{1,20})?),')
+
+
+_HEAD_BYTES = 100
+_HEADS = 16
+"""Beginnings of payloads that are kept until they are read: to read one alone costs as much as a seal."""
 
 
 def default_label() -> str:
@@ -40,7 +46,9 @@ class Instance:
         self.prefixes: list[str] = []
         self.minting_since: int | None = None
         self.mints: str | None = None
-        self.ttl_observed: float | None = None
+        self._ttl_observed: float | None = None
+        self._heads: list[bytes] = []
+        self._reading = threading.RLock()  # a signal handler may write the farewell amid a seal
         self.canary: dict[str, Canary] = {}
         self.new_prefix()
 
@@ -52,11 +60,26 @@ class Instance:
 
     def observe_ttl(self, payload: bytes) -> None:
         """Note `exp - iat` of a payload about to be sealed; what is not the SDK's envelope says nothing."""
-        match = _WINDOW.match(payload, 0, 100)
-        if match is not None:
-            ttl = float(match[2]) - float(match[1])
-            if self.ttl_observed is None or ttl > self.ttl_observed:
-                self.ttl_observed = ttl
+        self._heads.append(payload[:_HEAD_BYTES])
+        if len(self._heads) >= _HEADS:
+            self._read_heads()
+
+    @property
+    def ttl_observed(self) -> float | None:
+        """The longest ttl observed, in seconds; None before the first."""
+        self._read_heads()
+        return self._ttl_observed
+
+    def _read_heads(self) -> None:
+        heads = self._heads
+        with self._reading:
+            # Taken out one by one: what a seal adds meanwhile is read now or the next time.
+            while heads:
+                match = _WINDOW.match(heads.pop())
+                if match is not None:
+                    ttl = float(match[2]) - float(match[1])
+                    if self._ttl_observed is None or ttl > self._ttl_observed:
+                        self._ttl_observed = ttl
 
     def note_minting(self, kid: str | None, now: float) -> None:
         """The ring now mints under `kid` (None: nothing). Called after every swap."""
@@ -84,6 +107,7 @@ class Instance:
         self.seq += 1
         uses = {} if ring is None else {kid: key.use for kid, key in ring.keys.items()}
         max_stale = None if ring is None or ring.keyset is None else ring.keyset.max_stale_seconds
+        ttl_observed = self.ttl_observed
         return Report(
             keyset=keyset,
             instance=self.id,
@@ -101,7 +125,7 @@ class Instance:
             last_mint={kid: to_ms(use.last_mint) for kid, use in uses.items() if use.last_mint},
             last_unseal={kid: to_ms(use.last_unseal) for kid, use in uses.items() if use.last_unseal},
             prefixes=tuple(self.prefixes),
-            ttl_observed=None if self.ttl_observed is None else -int(-self.ttl_observed * 1000 // 1),
+            ttl_observed=None if ttl_observed is None else -int(-ttl_observed * 1000 // 1),
             clock=to_ms(now),
             clock_started=to_ms(started),
             canary=dict(self.canary),
