@@ -30,17 +30,24 @@ PATIENCE = 8
 """How many times the turns asked for are taken at most, until a third of that number counts."""
 
 
+_SEEN: list[float] = []
+
+
 def yardstick() -> float:
     """Seconds that a plain loop takes here and now: about a tenth of a millisecond."""
     started, total = time.perf_counter(), 0
     for number in range(3000):
         total += number
-    return time.perf_counter() - started
+    _SEEN.append(time.perf_counter() - started)
+    return _SEEN[-1]
 
 
-def limit(yardsticks: Sequence[float]) -> float:
-    """The longest of these that counts. The best is that of one in twenty, so that no single one decides."""
-    return SLOWED * sorted(yardsticks)[len(yardsticks) // 20]
+def limit() -> float:
+    """The longest yardstick that counts, by all of the run so far: a part may meet the worse speed alone.
+
+    The best is that of one in twenty, so that no single one decides.
+    """
+    return SLOWED * sorted(_SEEN)[len(_SEEN) // 20]
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,7 @@ class Timed:
 
     def seconds(self, name: str) -> float:
         """Seconds per call: the median of the turns that count; of all, where of one contestant none does."""
-        longest = self._limit() if self.counted() else math.inf
+        longest = limit() if self.counted() else math.inf
         return statistics.median(seconds for seconds, beside in self.turns[name] if beside <= longest)
 
     def ratio(self, name: str, base: str) -> float:
@@ -60,23 +67,17 @@ class Timed:
 
     def counted(self) -> int:
         """Of the contestant with the fewest: how many turns count."""
-        longest = self._limit()
+        longest = limit()
         return min(sum(beside <= longest for _, beside in turns) for turns in self.turns.values())
 
     def aside(self) -> float:
         """The share of batches, 0 to 1, that do not count."""
-        beside, longest = self._beside(), self._limit()
+        beside, longest = [beside for turns in self.turns.values() for _, beside in turns], limit()
         return sum(one > longest for one in beside) / len(beside)
 
     def __add__(self, later: Timed) -> Timed:
         """Both as one: more turns of the same contestants."""
         return Timed({name: [*turns, *later.turns[name]] for name, turns in self.turns.items()})
-
-    def _beside(self) -> list[float]:
-        return [beside for turns in self.turns.values() for _, beside in turns]
-
-    def _limit(self) -> float:
-        return limit(self._beside())
 
 
 def returned(call: Callable[[object], object], inputs: Sequence[object]) -> float:

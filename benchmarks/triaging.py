@@ -72,13 +72,14 @@ class Pace:
 
     def seconds_per_line(self) -> float:
         """Of processor time, over the steps at the better speed."""
-        longest = limit([beside for _, beside in self._steps])
+        longest = limit()
         counted = [seconds for seconds, beside in self._steps if beside <= longest]
+        counted = counted or [seconds for seconds, _ in self._steps]
         return statistics.fmean(counted) / self.STEP + self._rest / self._lines
 
     def aside(self) -> float:
         """The share of steps, 0 to 1, that do not count."""
-        longest = limit([beside for _, beside in self._steps])
+        longest = limit()
         return sum(beside > longest for _, beside in self._steps) / len(self._steps)
 
 
