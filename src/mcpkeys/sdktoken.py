@@ -8,7 +8,6 @@ SDK's own class; it is written out here so that inspection needs no SDK.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Sequence
 
 from cryptography.exceptions import InvalidTag
@@ -17,6 +16,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from mcpkeys.encoding import b64u, unb64u
+from mcpkeys.randomness import random_bytes
 
 VERSION = "v1."
 _KID_BYTES = 4
@@ -66,7 +66,7 @@ class SdkRing:
         """The keys' fingerprints, 8 hex digits each; the first one mints."""
         return tuple(kid.hex() for kid in self._aeads)
 
-    def seal(self, payload: bytes, urandom: Callable[[int], bytes] = os.urandom) -> str:
+    def seal(self, payload: bytes, urandom: Callable[[int], bytes] = random_bytes) -> str:
         """A token that every SDK server with the same keys accepts."""
         nonce = urandom(_NONCE_BYTES)
         sealed = self._aeads[self._mint].encrypt(nonce, payload, VERSION.encode() + self._mint)
