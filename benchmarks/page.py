@@ -9,6 +9,7 @@ from typing import Any
 
 from tables import Table, checked, size_name, tables
 from targets import SEAL, UNSEAL, Target, targets
+from timing import SLOWED
 
 RESULTS = Path(__file__).parent / "results"
 RUNS = 3
@@ -111,8 +112,8 @@ def _aside(runs: Sequence[dict[str, Any]]) -> str:
     worst = {name: max(run[name]["aside"] for run in runs) for name in ("sealing", "rings", "refusals", "triage")}
     listed = ", ".join(f"{share:.0%} of {name}" for name, share in worst.items())
     return (
-        "Set aside, because the plain loop beside it took over 1.15 times its best, in the worst table of the worst "
-        f"run: {listed}. Where less than a third of the turns asked for would be left, more were taken. The load "
+        f"Set aside, because the plain loop beside it took over {SLOWED} times its best, in the worst table of the "
+        f"worst run: {listed}. Where less than a third of the turns asked for would be left, more were taken. The load "
         "tells little of it: in a row it is that of the run before, and what shares a virtual processor is not in it. "
         "What has no such loop beside it is told as it was timed: threads, the event loop, starts and commands.\n"
     )

@@ -10,9 +10,9 @@ and the second time is taken: the first finds in the processor's caches what the
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import gc
-import math
 import random
 import statistics
 import time
@@ -29,8 +29,8 @@ SLOWED = 1.15
 PATIENCE = 8
 """How many times the turns asked for are taken at most, until a third of that number counts."""
 
-
 _SEEN: list[float] = []
+"""Every yardstick of the run, the shortest first: a part of it may meet the worse speed alone."""
 
 
 def yardstick() -> float:
@@ -38,16 +38,23 @@ def yardstick() -> float:
     started, total = time.perf_counter(), 0
     for number in range(3000):
         total += number
-    _SEEN.append(time.perf_counter() - started)
-    return _SEEN[-1]
+    taken = time.perf_counter() - started
+    bisect.insort(_SEEN, taken)
+    return taken
 
 
-def limit() -> float:
-    """The longest yardstick that counts, by all of the run so far: a part may meet the worse speed alone.
+def counting(timed: Sequence[tuple[float, float]]) -> list[float]:
+    """Of (what was timed, the slower yardstick beside it): what counts, being timed at the better speed.
 
-    The best is that of one in twenty, so that no single one decides.
+    The best yardstick is that of one in twenty, so that no single one decides.
     """
-    return SLOWED * sorted(_SEEN)[len(_SEEN) // 20]
+    longest = SLOWED * _SEEN[len(_SEEN) // 20]
+    return [taken for taken, beside in timed if beside <= longest]
+
+
+def aside(timed: Sequence[tuple[float, float]]) -> float:
+    """The share, 0 to 1, of what does not count."""
+    return 1 - len(counting(timed)) / len(timed)
 
 
 @dataclass(frozen=True)
@@ -58,8 +65,8 @@ class Timed:
 
     def seconds(self, name: str) -> float:
         """Seconds per call: the median of the turns that count; of all, where of one contestant none does."""
-        longest = limit() if self.counted() else math.inf
-        return statistics.median(seconds for seconds, beside in self.turns[name] if beside <= longest)
+        turns = self.turns[name]
+        return statistics.median(counting(turns) if self.counted() else [taken for taken, _ in turns])
 
     def ratio(self, name: str, base: str) -> float:
         """How long `name` takes in units of `base`."""
@@ -67,13 +74,11 @@ class Timed:
 
     def counted(self) -> int:
         """Of the contestant with the fewest: how many turns count."""
-        longest = limit()
-        return min(sum(beside <= longest for _, beside in turns) for turns in self.turns.values())
+        return min(len(counting(turns)) for turns in self.turns.values())
 
     def aside(self) -> float:
         """The share of batches, 0 to 1, that do not count."""
-        beside, longest = [beside for turns in self.turns.values() for _, beside in turns], limit()
-        return sum(one > longest for one in beside) / len(beside)
+        return aside([turn for turns in self.turns.values() for turn in turns])
 
     def __add__(self, later: Timed) -> Timed:
         """Both as one: more turns of the same contestants."""
@@ -128,7 +133,7 @@ def side_by_side(
     bytearray(16 << 20)
     try:
         for turn in range(PATIENCE * turns):
-            if turn >= turns and turn % turns == 0 and Timed(found).counted() >= turns / 3:
+            if turn and turn % turns == 0 and Timed(found).counted() >= turns / 3:
                 break
             random.shuffle(order)
             before = yardstick()

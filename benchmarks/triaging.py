@@ -13,7 +13,7 @@ from typing import Any
 
 import keysets
 from states import payloads
-from timing import limit, yardstick
+from timing import aside, counting, yardstick
 
 from mcpkeys import EnvelopeCodec, capture, triage
 
@@ -72,15 +72,12 @@ class Pace:
 
     def seconds_per_line(self) -> float:
         """Of processor time, over the steps at the better speed."""
-        longest = limit()
-        counted = [seconds for seconds, beside in self._steps if beside <= longest]
-        counted = counted or [seconds for seconds, _ in self._steps]
+        counted = counting(self._steps) or [seconds for seconds, _ in self._steps]
         return statistics.fmean(counted) / self.STEP + self._rest / self._lines
 
     def aside(self) -> float:
         """The share of steps, 0 to 1, that do not count."""
-        longest = limit()
-        return sum(beside > longest for _, beside in self._steps) / len(self._steps)
+        return aside(self._steps)
 
 
 def _bare(sealed: list[str]) -> list[bytes]:

@@ -17,11 +17,9 @@ from mcpkeys.token import PREFIX_BYTES
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 # The SDK writes `v`, `iat`, `exp` first, in this order; only such a payload is read, and only its first bytes.
 _WINDOW = re.compile(rb'\{"v":\d+,"iat":(\d{1,12}(?:\.\d{1,20})?),"exp":(\d{1,12}(?:\.\d{1,20})?),')
-
-
+# Beginnings of payloads are kept until so many are read together: to read one alone costs as much as a seal.
 _HEAD_BYTES = 100
 _HEADS = 16
-"""Beginnings of payloads that are kept until they are read: to read one alone costs as much as a seal."""
 
 
 def default_label() -> str:
